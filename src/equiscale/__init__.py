@@ -1,0 +1,32 @@
+"""Scale-equivariant convolutions, models and the STIR benchmark for PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from equiscale.core.errors import EquiscaleError
+    from equiscale.layers import ScalePool, SConv2d
+
+__version__ = "0.1.0"
+
+# Public name -> the module that defines it. Looked up on first use, so that
+# `import equiscale` stays fast and does not load torch.
+_HOME = {
+    "EquiscaleError": "equiscale.core.errors",
+    "SConv2d": "equiscale.layers",
+    "ScalePool": "equiscale.layers",
+}
+
+__all__ = ["EquiscaleError", "SConv2d", "ScalePool", "__version__"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type is that of the name asked for
+    if name not in _HOME:
+        raise AttributeError(f"module 'equiscale' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

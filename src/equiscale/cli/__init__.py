@@ -1,0 +1,42 @@
+"""The `equiscale` command: parsing, progress and exit codes only; one file per command group."""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Console
+
+from equiscale import __version__
+from equiscale.core.errors import EquiscaleError
+
+USAGE_ERROR = 2
+
+app = typer.Typer(
+    name="equiscale",
+    help="Scale-equivariant networks and the STIR benchmark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def equiscale(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    """Scale-equivariant networks and the STIR benchmark."""
+
+
+def main() -> None:
+    """Run the command; an `EquiscaleError` becomes one line on stderr and exit code 2."""
+    try:
+        app()
+    except EquiscaleError as error:
+        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        raise SystemExit(USAGE_ERROR) from None

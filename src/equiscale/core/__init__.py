@@ -1,0 +1,1 @@
+"""What every room shares: errors, the benchmark's facts, registry, seeds, files. No torch."""

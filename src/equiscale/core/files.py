@@ -1,0 +1,100 @@
+"""Canonical JSON, content hashes, atomic writes, the cache directory."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+CACHE_VARIABLE = "EQUISCALE_DATA"
+_CHUNK = 1 << 20
+
+
+def canonical_json(value: object) -> str:
+    """Return the one JSON text of a value: sorted keys, no spaces, no NaN.
+
+    Example:
+        >>> canonical_json({"b": 1, "a": [1.0, None]})
+        '{"a":[1.0,null],"b":1}'
+    """
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def content_hash(value: object) -> str:
+    """Return the SHA-256 of a value's canonical JSON, in hexadecimal."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def file_hash(path: Path, algorithm: str = "sha256") -> str:
+    """Return the hash of a file's bytes, in hexadecimal."""
+    digest = hashlib.new(algorithm)
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that appears under `path` complete or not at all.
+
+    The bytes go to a temporary file beside it, reach the disk, and are then renamed into place.
+    If the block raises, `path` is as it was and the temporary file is gone.
+
+    Example:
+        >>> with atomic_write(Path("numbers.bin")) as file:  # doctest: +SKIP
+        ...     file.write(b"123")
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a value atomically as indented JSON that a person can read."""
+    text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+    with atomic_write(path) as file:
+        file.write(text.encode() + b"\n")
+
+
+def cache_directory() -> Path:
+    """Return where datasets are kept: `$EQUISCALE_DATA`, or the platform's cache directory."""
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("equiscale"))
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _sync_directory(path: Path) -> None:
+    """Make a rename durable, where the platform lets a directory be opened."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

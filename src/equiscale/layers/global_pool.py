@@ -1,0 +1,30 @@
+"""Global max pooling over every axis behind the channels."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from equiscale.core.errors import ShapeError
+
+
+class GlobalMaxPool(nn.Module):
+    """`[N, C, *] -> [N, C]`: the maximum over all remaining axes.
+
+    The gradient flows to one element per sample and channel, the first maximum, so that a layer
+    in front of it can use a sparse backward pass.
+
+    Example:
+        >>> import torch
+        >>> GlobalMaxPool()(torch.arange(12.0).reshape(1, 2, 2, 3))
+        tensor([[ 5., 11.]])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, *] -> [N, C]`."""
+        if x.ndim < 3:
+            raise ShapeError(f"GlobalMaxPool needs [N, C, ...] with more axes, got {_axes(x)}")
+        return x.flatten(2).max(dim=2).values
+
+
+def _axes(x: Tensor) -> list[int]:
+    return list(x.shape)

@@ -1,0 +1,99 @@
+"""Pooling over the scale axis: `[N, C, S, H, W] -> [N, C, H, W]`."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args, overload
+
+from torch import Tensor, nn
+
+from equiscale.core.errors import OptionError, ShapeError
+from equiscale.core.registry import unknown_name_message
+
+PoolMode = Literal["pixel", "slice", "energy"]
+POOL_MODES: tuple[PoolMode, ...] = get_args(PoolMode)
+
+
+def check_pool_mode(mode: str) -> None:
+    """Raise `OptionError` unless `mode` names a way to pool over scale."""
+    if mode not in POOL_MODES:
+        raise OptionError(unknown_name_message("pool", mode, POOL_MODES))
+
+
+@overload
+def scale_pool(stack: Tensor, mode: PoolMode, return_indices: Literal[False] = False) -> Tensor: ...
+@overload
+def scale_pool(
+    stack: Tensor, mode: PoolMode, return_indices: Literal[True]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def scale_pool(
+    stack: Tensor, mode: PoolMode, return_indices: bool
+) -> Tensor | tuple[Tensor, Tensor]: ...
+def scale_pool(
+    stack: Tensor, mode: PoolMode, return_indices: bool = False
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`[N, C, S, H, W] -> [N, C, H, W]`: pool a stack of aligned maps over its scale axis.
+
+    - `pixel`: the maximum over S at every pixel.
+    - `slice`: for each sample and channel the whole slice that holds the maximum over (S, H, W).
+    - `energy`: the slice with the largest sum over (H, W).
+
+    The first index wins a tie, and NaN propagates as in `torch.max`.
+
+    Args:
+        stack: Maps at S scales, aligned to one size.
+        mode: `"pixel"`, `"slice"` or `"energy"`.
+        return_indices: Also return the chosen scale indices, int64: `[N, C, H, W]` for
+            pixel, `[N, C]` for slice and energy.
+
+    Example:
+        >>> import torch
+        >>> stack = torch.tensor([[0.0, 3.0], [2.0, 2.0]]).reshape(1, 1, 2, 1, 2)
+        >>> scale_pool(stack, "pixel").flatten().tolist()
+        [2.0, 3.0]
+        >>> scale_pool(stack, "slice").flatten().tolist()
+        [0.0, 3.0]
+        >>> scale_pool(stack, "energy").flatten().tolist()
+        [2.0, 2.0]
+    """
+    check_pool_mode(mode)
+    if stack.ndim != 5 or stack.shape[2] == 0:
+        raise ShapeError(
+            f"scale_pool needs [N, C, S, H, W] with S at least 1, got {list(stack.shape)}"
+        )
+    if mode == "pixel":
+        values, indices = stack.max(dim=2)
+    else:
+        score = stack.amax(dim=(3, 4)) if mode == "slice" else stack.sum(dim=(3, 4))
+        indices = score.max(dim=2).indices
+        values = select_slices(stack, indices)
+    return (values, indices) if return_indices else values
+
+
+def select_slices(stack: Tensor, indices: Tensor) -> Tensor:
+    """`[N, C, S, H, W], [N, C] -> [N, C, H, W]`: one slice per sample and channel."""
+    chosen = indices[:, :, None, None, None].expand(-1, -1, 1, *stack.shape[3:])
+    return stack.gather(2, chosen).squeeze(2)
+
+
+class ScalePool(nn.Module):
+    """`[N, C, S, H, W] -> [N, C, H, W]`: module form of `scale_pool`.
+
+    Args:
+        mode: `"pixel"`, `"slice"` or `"energy"`, see `scale_pool`.
+        return_indices: Return `(values, indices)` instead of values alone.
+    """
+
+    def __init__(self, mode: PoolMode, return_indices: bool = False) -> None:
+        super().__init__()
+        check_pool_mode(mode)
+        self.mode: PoolMode = mode
+        self.return_indices = return_indices
+
+    def forward(self, stack: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """`[N, C, S, H, W] -> [N, C, H, W]`, with indices if asked for."""
+        return scale_pool(stack, self.mode, self.return_indices)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"{self.mode!r}" + (", return_indices=True" if self.return_indices else "")
