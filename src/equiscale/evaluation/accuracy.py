@@ -21,7 +21,8 @@ def predict(model: nn.Module, images: Tensor, batch_size: int = EVALUATION_BATCH
     """`[N, C, H, W] -> [N]`: the class with the largest logit, on the model's device."""
     device = device_of(model)
     with evaluating(model), torch.inference_mode():
-        return torch.cat([model(x.to(device)).argmax(dim=1) for x in images.split(batch_size)])
+        parts = torch.split(images, batch_size)
+        return torch.cat([model(part.to(device)).argmax(dim=1) for part in parts])
 
 
 def measure_predictions(model: nn.Module, dataset: StirDataset) -> Predictions:

@@ -61,7 +61,7 @@ class LabelledImages:
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield `[n, C, H, W]` and `[n]` in order; the last batch may be smaller."""
-        yield from zip(self.images.split(size), self.labels.split(size), strict=True)
+        yield from zip(torch.split(self.images, size), torch.split(self.labels, size), strict=True)
 
 
 @dataclass(frozen=True)
