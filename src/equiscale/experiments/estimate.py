@@ -10,6 +10,7 @@ from equiscale.core.files import canonical_json
 from equiscale.core.spec import OBJECT_SIZES
 from equiscale.results.key import RunKey
 from equiscale.results.record import RunRecord
+from equiscale.results.store import RunState, RunStore
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,21 @@ class Timing:
             epoch_seconds=statistics.median(record.timings["epoch_seconds"]),
             run_seconds=record.timings["run_seconds"],
         )
+
+
+class MeasuredRuns:
+    """The timings of a store's finished runs; each record is read once."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._timings: dict[str, Timing] = {}
+
+    def timings(self) -> list[Timing]:
+        """Return the timings of all runs that are finished by now."""
+        new = set(self._store.run_ids(RunState.DONE)) - set(self._timings)
+        for record in self._store.load_all(new, problems=[]):
+            self._timings[record.key.run_id] = Timing.of(record)
+        return list(self._timings.values())
 
 
 @dataclass(frozen=True)

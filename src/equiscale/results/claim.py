@@ -52,6 +52,9 @@ class Owner:
         pid = os.getpid()
         return cls(_machine(), socket.gethostname(), pid, _process_start(pid) or "")
 
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
     @property
     def is_dead(self) -> bool:
         """Whether the process is known to be gone; other machines' processes never are."""

@@ -12,17 +12,26 @@ import contextlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
+from equiscale.core.errors import EquiscaleError
 from equiscale.core.files import atomic_write, sync_directory, write_json
-from equiscale.results.claim import LEASE_SECONDS, Claim, is_alive, read_progress, try_claim
+from equiscale.results.claim import (
+    LEASE_SECONDS,
+    Claim,
+    Owner,
+    is_alive,
+    read_owner,
+    read_progress,
+    try_claim,
+)
 from equiscale.results.errors import CorruptRecordError, StoreError
 from equiscale.results.key import RunKey
-from equiscale.results.record import RunRecord, read_record
+from equiscale.results.record import RECORD_FILE, RunRecord, read_record
 
 _KEY_FILE = "key.json"
 
@@ -79,13 +88,27 @@ class RunStore:
 
     def state(self, run_id: str) -> RunState:
         """Return where a run stands."""
-        if self._done(run_id).is_dir():
+        if self.directory(run_id).is_dir():
             return RunState.DONE
         if self._failed(run_id).exists():
             return RunState.FAILED
         if is_alive(self.working_directory(run_id), self.lease_seconds):
             return RunState.RUNNING
         return RunState.MISSING
+
+    def states(self, run_ids: Iterable[str]) -> dict[str, RunState]:
+        """Return where many runs stand, at the cost of a few directory listings."""
+        done, active = set(self.run_ids(RunState.DONE)), set(_names(self.root / "active"))
+        failed = set(self.run_ids(RunState.FAILED)) - done
+        states = dict.fromkeys(run_ids, RunState.MISSING)
+        for run_id in states:
+            if run_id in done:
+                states[run_id] = RunState.DONE
+            elif run_id in failed:
+                states[run_id] = RunState.FAILED
+            elif run_id in active:
+                states[run_id] = self.state(run_id)
+        return states
 
     def run_ids(self, state: RunState) -> list[str]:
         """Return the runs in a state, sorted; the missing ones are those that were interrupted."""
@@ -94,6 +117,10 @@ class RunStore:
         if state is RunState.FAILED:
             return [name.removesuffix(".json") for name in _names(self.root / "failed")]
         return [name for name in _names(self.root / "active") if self.state(name) is state]
+
+    def quarantined(self) -> list[str]:
+        """Return the names of the records in quarantine."""
+        return _names(self.root / "quarantine")
 
     def working_directory(self, run_id: str) -> Path:
         """Return where a run keeps its checkpoint; gone when the run has ended."""
@@ -109,7 +136,7 @@ class RunStore:
             if claim is None:
                 return None
             # The state above is old by now: the run may have ended between look and claim.
-            if self._done(key.run_id).is_dir() or self._failed(key.run_id).exists():
+            if self.directory(key.run_id).is_dir() or self._failed(key.run_id).exists():
                 _remove(directory)
                 return None
             if not (directory / _KEY_FILE).exists():
@@ -125,7 +152,7 @@ class RunStore:
             for name, data in record.to_files().items():
                 with atomic_write(staging / name) as file:
                     file.write(data)
-            self._rename(staging, self._done(record.key.run_id))
+            self._rename(staging, self.directory(record.key.run_id))
             _remove(claim.directory)
 
     def fail(self, failure: Failure, claim: Claim) -> None:
@@ -151,7 +178,7 @@ class RunStore:
             CorruptRecordError: A checksum failed. The record is in `quarantine/` now, and the
                 run counts as missing.
         """
-        directory = self._done(run_id)
+        directory = self.directory(run_id)
         try:
             record = read_record(directory)
             if record.key.run_id != run_id:
@@ -186,19 +213,28 @@ class RunStore:
         content = json.loads(self._failed(run_id).read_text())
         return Failure(**{**content, "key": RunKey.from_json(content["key"])})
 
-    def active_key(self, run_id: str) -> RunKey | None:
-        """Return the key of a run in progress."""
-        try:
-            text = (self.working_directory(run_id) / _KEY_FILE).read_text()
-        except OSError:
-            return None
-        return RunKey.from_json(json.loads(text))
+    def key(self, run_id: str) -> RunKey | None:
+        """Return the key of a run in any state, unchecked; None if it cannot be read."""
+        sources: dict[Path, Callable[[Any], Any]] = {
+            self.directory(run_id) / RECORD_FILE: lambda content: content["science"]["key"],
+            self._failed(run_id): lambda content: content["key"],
+            self.working_directory(run_id) / _KEY_FILE: lambda content: content,
+        }
+        for path, find in sources.items():
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError, EquiscaleError):
+                return RunKey.from_json(find(json.loads(path.read_text())))
+        return None
 
     def progress(self, run_id: str) -> dict[str, Any]:
         """Return how far a run in progress was at its last sign of life."""
         return read_progress(self.working_directory(run_id))
 
-    def _done(self, run_id: str) -> Path:
+    def owner(self, run_id: str) -> Owner | None:
+        """Return who computes, or last computed, a run in progress."""
+        return read_owner(self.working_directory(run_id))
+
+    def directory(self, run_id: str) -> Path:
+        """Return where the record of a finished run is."""
         return self.root / "done" / run_id
 
     def _failed(self, run_id: str) -> Path:
@@ -211,7 +247,7 @@ class RunStore:
             if not target.exists():
                 break
         with self._explained_errors(), contextlib.suppress(FileNotFoundError):
-            self._rename(self._done(run_id), target)
+            self._rename(self.directory(run_id), target)
         return target
 
     def _rename(self, source: Path, target: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -48,15 +50,29 @@ def write_table(rows: Iterable[dict[str, Any]], path: Path) -> None:
 
     Columns that only some rows have are empty in the others.
     """
-    if path.suffix not in TABLE_SUFFIXES:
-        raise OptionError(
-            f"{str(path)!r} must end in {' or '.join(TABLE_SUFFIXES)}, which says how to write it"
-        )
+    check_table_path(path)
     listed = list(rows)
     columns = list(dict.fromkeys(column for row in listed for column in row))
     data = _csv(listed, columns) if path.suffix == ".csv" else _parquet(listed, columns)
     with atomic_write(path) as file:
         file.write(data)
+
+
+def check_table_path(path: Path) -> None:
+    """Raise unless a table can be written to this path."""
+    if path.suffix not in TABLE_SUFFIXES:
+        raise OptionError(
+            f"{str(path)!r} must end in {' or '.join(TABLE_SUFFIXES)}, which says how to write it"
+        )
+    if path.suffix == ".parquet":
+        _import_polars()
+
+
+def _import_polars() -> ModuleType:
+    try:
+        return importlib.import_module("polars")
+    except ImportError as error:
+        raise MissingExtraError("polars", "report") from error
 
 
 def _csv(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> bytes:
@@ -68,13 +84,9 @@ def _csv(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> bytes:
 
 
 def _parquet(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> bytes:
-    try:
-        import polars
-    except ImportError as error:
-        raise MissingExtraError("polars", "report") from error
     buffer = io.BytesIO()
     table = {column: [row.get(column) for row in rows] for column in columns}
-    polars.DataFrame(table, strict=False).write_parquet(buffer)
+    _import_polars().DataFrame(table, strict=False).write_parquet(buffer)
     return buffer.getvalue()
 
 
