@@ -177,6 +177,19 @@ def _read_owner(path: Path) -> Owner | None:
 
 
 def _create(path: Path, text: str) -> None:
+    """Create a file with its text in one step; `FileExistsError` if it is there already."""
+    with tempfile.NamedTemporaryFile("w", prefix=".claim-", dir=path.parent) as file:
+        file.write(text)
+        file.flush()
+        try:
+            os.link(file.name, path)
+        except FileExistsError:
+            raise
+        except OSError:  # no hard links here: created empty, then filled
+            _create_in_two_steps(path, text)
+
+
+def _create_in_two_steps(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)

@@ -148,11 +148,14 @@ class RunStore:
         staging = claim.directory / f"record-{claim.number}"
         claim.check()
         with self._explained_errors():
-            _remove(staging)
-            for name, data in record.to_files().items():
-                with atomic_write(staging / name) as file:
-                    file.write(data)
-            self._rename(staging, self.directory(record.key.run_id))
+            try:
+                for name, data in record.to_files().items():
+                    with atomic_write(staging / name) as file:
+                        file.write(data)
+                self._rename(staging, self.directory(record.key.run_id))
+            except OSError:
+                _remove(staging)
+                raise
             _remove(claim.directory)
 
     def fail(self, failure: Failure, claim: Claim) -> None:
