@@ -128,6 +128,8 @@ def _compute_or_fail(
     except (ClaimLostError, InterruptedRunError, StoreError):
         raise
     except (Exception, SystemExit) as error:
+        if watcher.should_stop():  # whatever it is, it came from being stopped
+            raise InterruptedRunError("stopped") from error
         store.fail(_describe(key, error), claim)
         return RunState.FAILED
     store.publish(record, claim)
