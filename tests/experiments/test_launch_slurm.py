@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equiscale.experiments.protocol import DatasetChoice
-from equiscale.results.claim import read_progress
 from equiscale.results.store import RunState, RunStore
 
 pytestmark = [pytest.mark.needs("submitit"), pytest.mark.cluster]
@@ -29,7 +28,7 @@ ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
 AuthType=auth/munge
-AuthInfo=socket={root}/munge.socket,cred_expire=4
+AuthInfo=socket={root}/munge.socket,cred_expire=5
 CredType=cred/munge
 SlurmUser={user}
 SlurmdUser={user}
@@ -150,8 +149,8 @@ def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[str]:
         "models = 'tiny_models:TinyNet'\n"
         f"data = '{emoji.source}'\n"
         "scenarios = 'mid2rest'\nseeds = 4\n"
-        "[training]\nmax_epochs = 40\npatience = 40\n"
-        "[options.'tiny_models:TinyNet']\npause = 0.002\n"
+        "[training]\nmax_epochs = 12\npatience = 12\n"
+        "[options.'tiny_models:TinyNet']\npause = 0.004\n"
     )
     command = [sys.executable, "-m", "equiscale", "sweep", str(toml), "--on", "slurm"]
     command += ["--engine-option", "minutes=25", "--results", str(results)]
@@ -166,12 +165,8 @@ def test_an_array_of_packs_goes_on_after_a_time_out(
 ) -> None:
     store = RunStore(tmp_path / "runs")
     sweep = start_sweep(emoji, store.root)
-
-    def is_under_way() -> bool:
-        running = [store.working_directory(run_id) for run_id in store.run_ids(RunState.RUNNING)]
-        return any(read_progress(directory).get("epoch", 0) >= 2 for directory in running)
-
-    wait_for(is_under_way, 120)
+    wait_for(lambda: store.run_ids(RunState.RUNNING), 120)
+    time.sleep(1)
     array = output("squeue", "--noheader", "--format", "%A %K").split()
     # Four runs of an unknown model, 600 s each, fill two tasks of 25 minutes.
     assert len(set(re.findall(r"\d+", output("squeue", "-h", "-r", "-o", "%K")))) == 2
