@@ -1,6 +1,11 @@
 """The eleven models of the paper and the registry they live in. Knows no datasets."""
 
-from equiscale.models import plain, scaled_conv_nets  # noqa: F401 - they register their models
+from equiscale.models import (  # noqa: F401, I001 - they register their models, in this order
+    plain,
+    prior_work,
+    steerable_nets,
+    scaled_conv_nets,
+)
 from equiscale.models.base import (
     Classifier,
     ModelCard,

@@ -29,8 +29,8 @@ class Classifier(nn.Module, ABC):
     """`[N, C, H, W] -> [N, num_classes]`: what every registered model offers.
 
     - `forward(x)` returns logits.
-    - `stages(x)` returns the feature map after each stage by name, in order; the last one is
-      what the global max pooling and the head see.
+    - `stages(x)` returns the feature map after each stage by name, in order, and
+      `classify(stages(x))` is `forward(x)`.
     - `scale_indices(x)` exists where a model pools over scale: the chosen index per stage.
 
     A model keeps nothing between calls; filters that follow from its options are non-persistent
@@ -57,11 +57,15 @@ class Classifier(nn.Module, ABC):
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] ->` the feature map `[N, O, ...]` after each stage, in order."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, num_classes]`."""
-        *_, last = self.stages(x).values()
+    def classify(self, stages: dict[str, Tensor]) -> Tensor:
+        """`stages(x) -> [N, num_classes]`: global max pooling of the last stage, and the head."""
+        *_, last = stages.values()
         logits: Tensor = self.head(self.global_pool(last))
         return logits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, num_classes]`."""
+        return self.classify(self.stages(x))
 
     def check_images(self, x: Tensor) -> None:
         """Raise `ShapeError` unless the images have the right rank, channels and size."""
