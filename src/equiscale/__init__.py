@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from equiscale.core.errors import EquiscaleError
     from equiscale.layers import ScalePool, SConv2d
-    from equiscale.models import create_model, list_models, register_model
+    from equiscale.models import (
+        create_model,
+        list_models,
+        load_model,
+        register_model,
+        save_model,
+    )
 
 __version__ = "0.1.0"
 
@@ -20,7 +26,9 @@ _HOME = {
     "ScalePool": "equiscale.layers",
     "create_model": "equiscale.models",
     "list_models": "equiscale.models",
+    "load_model": "equiscale.models",
     "register_model": "equiscale.models",
+    "save_model": "equiscale.models",
 }
 
 __all__ = [
@@ -30,7 +38,9 @@ __all__ = [
     "__version__",
     "create_model",
     "list_models",
+    "load_model",
     "register_model",
+    "save_model",
 ]
 
 

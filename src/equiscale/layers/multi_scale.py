@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
+from equiscale.core.options import check_numbers
 from equiscale.layers.frugal_conv import frugal_conv2d
 from equiscale.layers.kernel_scaling import resampling_matrix
 
@@ -135,8 +136,9 @@ def column_inputs(x: Tensor, num_columns: int) -> Sequence[Tensor]:
 
 
 def _check_column_sizes(kernel_sizes: Sequence[int]) -> None:
+    check_numbers("kernel_sizes", kernel_sizes)
     sizes = list(kernel_sizes)
-    if not sizes or any(not isinstance(size, int) or size < 1 or size % 2 == 0 for size in sizes):
+    if any(not isinstance(size, int) or size < 1 or size % 2 == 0 for size in sizes):
         raise OptionError(
             f"kernel_sizes must be odd and positive, so that columns keep the input's size, "
             f"got {sizes}"
@@ -202,11 +204,9 @@ class KanazawaConv2d(nn.Module):
         factor: float = KANAZAWA_FACTOR,
     ) -> None:
         super().__init__()
-        if not len(exponents) or factor <= 0:
-            raise OptionError(
-                f"exponents must not be empty and factor must be positive, "
-                f"got exponents={list(exponents)}, factor={factor}"
-            )
+        check_numbers("exponents", exponents)
+        if factor <= 0:
+            raise OptionError(f"factor must be positive, got {factor}")
         self.exponents = tuple(exponents)
         self.factor = factor
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, kernel_size))

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
+from equiscale.core.options import check_numbers
 from equiscale.layers.frugal_conv import frugal_conv2d
 
 HERMITE_SCALES = (2.0, 2.52, 3.17, 4.0)
@@ -87,8 +88,9 @@ def normalised(basis: Tensor) -> Tensor:
 
 def check_scales(scales: Sequence[float]) -> None:
     """Raise `OptionError` unless the scales are positive and increasing."""
+    check_numbers("scales", scales)
     values = list(scales)
-    if not values or values[0] <= 0 or values != sorted(set(values)):
+    if values[0] <= 0 or values != sorted(set(values)):
         raise OptionError(f"scales must be positive and strictly increasing, got {values}")
 
 

@@ -16,14 +16,19 @@ from equiscale.models.base import (
     model_card,
     register_model,
 )
+from equiscale.models.checkpoint import Checkpoint, load_model, read_checkpoint, save_model
 
 __all__ = [
+    "Checkpoint",
     "Classifier",
     "ModelCard",
     "ModelSpec",
     "PoolsOverScale",
     "create_model",
     "list_models",
+    "load_model",
     "model_card",
+    "read_checkpoint",
     "register_model",
+    "save_model",
 ]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError, UnknownNameError
+from equiscale.core.options import check_positive
 from equiscale.core.registry import Registry, unknown_name_message
 from equiscale.layers import GlobalMaxPool
 
@@ -124,13 +125,6 @@ class TwoStageNet(Classifier):
         return {"stage1": first, "stage2": F.relu(self.conv2(first))}
 
 
-def check_positive(**sizes: int) -> None:
-    """Raise `OptionError` unless every argument is an integer of at least 1."""
-    for name, value in sizes.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise OptionError(f"{name} must be an integer of at least 1, got {value!r}")
-
-
 @dataclass(frozen=True)
 class ModelCard:
     """What is known of a model without building it.
@@ -222,8 +216,12 @@ def list_models() -> list[str]:
 
 
 def model_card(name: str) -> ModelCard:
-    """Return the card of a registered model."""
-    return _MODELS[name]
+    """Return the card of a registered model, or what is known of `package.module:factory`."""
+    if name in _MODELS:
+        return _MODELS[name]
+    factory = find_factory(name)
+    title = (inspect.getdoc(factory) or name).partition("\n")[0]
+    return ModelCard(name, title, "", "", "", factory)
 
 
 def create_model(name: str, *, in_channels: int, num_classes: int, **options: Any) -> nn.Module:  # noqa: ANN401 - each model has its own options

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equiscale.core.errors import ShapeError
+from equiscale.core.errors import OptionError, ShapeError
+from equiscale.core.options import check_numbers, check_positive
 from equiscale.layers.multi_scale import (
     KANAZAWA_EXPONENTS,
     KANAZAWA_FACTOR,
@@ -21,7 +22,6 @@ from equiscale.models.base import (
     CHANNELS,
     Classifier,
     TwoStageNet,
-    check_positive,
     register_model,
 )
 
@@ -52,12 +52,10 @@ class SpatialTransformNet(Classifier):
         in_channels: int,
         num_classes: int,
         kernel_size: int = 7,
-        image_size: int | tuple[int, int] = 64,
+        image_size: int | Sequence[int] = 64,
     ) -> None:
-        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
         check_positive(in_channels=in_channels, num_classes=num_classes, kernel_size=kernel_size)
-        check_positive(image_size=height)
-        check_positive(image_size=width)
+        height, width = _height_and_width(image_size)
         super().__init__(in_channels, num_classes, minimum_size=max(4, 2 * kernel_size - 1))
         self.image_size = (height, width)
         self.localisation = nn.Sequential(
@@ -94,6 +92,17 @@ class SpatialTransformNet(Classifier):
         transformed = self.transform(x)
         first = F.relu(self.conv1(transformed))
         return {"transform": transformed, "stage1": first, "stage2": F.relu(self.conv2(first))}
+
+
+def _height_and_width(image_size: int | Sequence[int]) -> tuple[int, int]:
+    sizes = [image_size] * 2 if isinstance(image_size, int) else image_size
+    check_numbers("image_size", sizes)
+    if len(sizes) != 2:
+        raise OptionError(f"image_size must be one number or (height, width), got {image_size!r}")
+    height, width = sizes
+    check_positive(image_size=height)
+    check_positive(image_size=width)
+    return height, width
 
 
 def affine_grid(theta: Tensor, height: int, width: int) -> Tensor:
@@ -251,6 +260,7 @@ class KanazawaNet(TwoStageNet):
         exponents: Sequence[float] = KANAZAWA_EXPONENTS,
     ) -> None:
         check_positive(in_channels=in_channels, num_classes=num_classes, kernel_size=kernel_size)
+        check_numbers("exponents", exponents)
         super().__init__(
             KanazawaConv2d(in_channels, CHANNELS[0], kernel_size, exponents),
             KanazawaConv2d(*CHANNELS, kernel_size, exponents),
@@ -271,4 +281,4 @@ class KanazawaNet(TwoStageNet):
 
 
 def _smallest_canvas(exponents: Sequence[float]) -> int:
-    return math.ceil(KANAZAWA_FACTOR ** max((abs(e) for e in exponents), default=0))
+    return math.ceil(KANAZAWA_FACTOR ** max(abs(e) for e in exponents))

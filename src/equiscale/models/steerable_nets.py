@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from equiscale.core.errors import OptionError
+from equiscale.core.options import check_positive
 from equiscale.layers.disco import load_raw_basis
 from equiscale.layers.steerable import (
     HERMITE_SCALES,
     SUPPORT,
     SteerableConv2d,
     SteerableLift2d,
+    check_scales,
     disco_basis,
     hermite_basis,
 )
-from equiscale.models.base import CHANNELS, TwoStageNet, check_positive, register_model
+from equiscale.models.base import CHANNELS, TwoStageNet, register_model
 
 
 class SteerableNet(TwoStageNet):
@@ -98,8 +100,9 @@ class DiscoNet(SteerableNet):
         check_positive(in_channels=in_channels, num_classes=num_classes)
         raw = load_raw_basis(basis)
         known = raw.settings.scales
-        chosen = known if scales is None else tuple(scales)
-        if not chosen or not set(chosen) <= set(known):
+        chosen = known if scales is None else scales
+        check_scales(chosen)
+        if not set(chosen) <= set(known):
             raise OptionError(f"scales must be among those of the basis, {known}, got {chosen}")
         values = raw.values[:, [known.index(scale) for scale in chosen]]
         super().__init__(in_channels, num_classes, disco_basis(values))
