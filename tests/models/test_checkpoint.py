@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -65,8 +66,9 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
     ("name", "options"),
     [
         ("xu", {"kernel_size": 5, "kernel_sizes": [3, 5]}),
-        ("kanazawa", {"exponents": [-1, 0, 1]}),
-        ("hermite", {"scales": [2.0, 3.0]}),
+        ("kanazawa", {"exponents": range(-1, 2)}),
+        ("hermite", {"scales": np.array([2.0, 3.0]).tolist(), "kernel_size": 5}),
+        ("hermite", {"scales": tuple(np.array([2.0, 3.0]))}),
         ("disco", {"scales": [1.0, 2.0]}),
         ("slice_pool", {"interpolation": "bilinear", "method": "direct"}),
     ],
@@ -191,9 +193,13 @@ def test_file_cannot_import_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_options_that_are_not_json_are_named(tmp_path: Path) -> None:
-    model = small_model("hermite", scales=torch.tensor([2.0, 4.0]).unbind())
+    model = create_model(f"{__name__}:needs_an_object", in_channels=1, num_classes=3, thing={1, 2})
     with pytest.raises(OptionError, match="cannot be written as JSON"):
         save_model(model, tmp_path / "model.safetensors")
+
+
+def needs_an_object(in_channels: int, num_classes: int, thing: object) -> nn.Module:
+    return nn.Identity()
 
 
 def test_another_basis_is_noticed(tmp_path: Path) -> None:

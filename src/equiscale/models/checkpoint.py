@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def _to_metadata(checkpoint: Checkpoint) -> dict[str, str]:
         "name": spec.name,
         "in_channels": spec.in_channels,
         "num_classes": spec.num_classes,
-        "options": dict(spec.options),
+        "options": {key: _plain(value) for key, value in spec.options.items()},
         "class_names": checkpoint.class_names,
         "derived": dict(checkpoint.derived),
     }
@@ -148,6 +149,17 @@ def _to_metadata(checkpoint: Checkpoint) -> dict[str, str]:
             f"the options of {spec.name!r} cannot be written as JSON ({error}); use numbers, "
             f"texts and lists"
         ) from error
+
+
+def _plain(value: object) -> object:
+    """Return an option as JSON has it: lists for sequences, Python's own numbers, texts."""
+    if isinstance(value, (list, tuple, range)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    return str(value) if isinstance(value, Path) else value
 
 
 def _from_metadata(

@@ -281,4 +281,5 @@ class KanazawaNet(TwoStageNet):
 
 
 def _smallest_canvas(exponents: Sequence[float]) -> int:
-    return math.ceil(KANAZAWA_FACTOR ** max(abs(e) for e in exponents))
+    largest: float = max(abs(exponent) for exponent in exponents)
+    return math.ceil(math.pow(KANAZAWA_FACTOR, largest))
