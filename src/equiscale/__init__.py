@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from equiscale.core.errors import EquiscaleError
     from equiscale.layers import ScalePool, SConv2d
+    from equiscale.models import (
+        create_model,
+        list_models,
+        load_model,
+        register_model,
+        save_model,
+    )
 
 __version__ = "0.1.0"
 
@@ -17,9 +24,24 @@ _HOME = {
     "EquiscaleError": "equiscale.core.errors",
     "SConv2d": "equiscale.layers",
     "ScalePool": "equiscale.layers",
+    "create_model": "equiscale.models",
+    "list_models": "equiscale.models",
+    "load_model": "equiscale.models",
+    "register_model": "equiscale.models",
+    "save_model": "equiscale.models",
 }
 
-__all__ = ["EquiscaleError", "SConv2d", "ScalePool", "__version__"]
+__all__ = [
+    "EquiscaleError",
+    "SConv2d",
+    "ScalePool",
+    "__version__",
+    "create_model",
+    "list_models",
+    "load_model",
+    "register_model",
+    "save_model",
+]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type is that of the name asked for

@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from equiscale import __version__
+from equiscale.cli import basis, models
 from equiscale.core.errors import EquiscaleError
 
 USAGE_ERROR = 2
@@ -31,6 +32,10 @@ def equiscale(
     ),
 ) -> None:
     """Scale-equivariant networks and the STIR benchmark."""
+
+
+app.command("models")(models.models)
+app.add_typer(basis.app, name="basis")
 
 
 def main() -> None:

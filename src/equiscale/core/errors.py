@@ -31,3 +31,7 @@ class MissingExtraError(EquiscaleError, ImportError):
             f"this needs the package {package!r}, which is not installed: "
             f"pip install 'equiscale[{extra}]'"
         )
+
+
+class FileContentError(EquiscaleError, ValueError):
+    """A file is missing, is not what it should be, or holds something else than expected."""
