@@ -138,9 +138,7 @@ def slice_forward(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor
     return _finish_slices(slices, winner, shift, problem), indices
 
 
-def energy_forward(
-    problem: Problem, bias: Tensor | None, winner: Tensor
-) -> tuple[Tensor, Tensor]:
+def energy_forward(problem: Problem, bias: Tensor | None, winner: Tensor) -> tuple[Tensor, Tensor]:
     """Return the slice of each map that `winner` `[N, O]` names, and `winner` itself."""
     plan, workspace = problem.plan, Workspace(problem.spectrum)
     slices = problem.spectrum.new_zeros(4, *plan.halves(0), problem.num_maps)
