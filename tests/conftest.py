@@ -6,8 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from filelock import FileLock
+
+from equiscale.data.schema import METADATA_KEYS, StirArrays
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist runs one worker per core
 
@@ -40,3 +43,14 @@ def emoji_file(shared_directory: Path) -> Path:
         if not path.exists():
             write_arrays(path, build_emoji())
     return path
+
+
+@pytest.fixture(scope="session")
+def small_arrays() -> StirArrays:
+    """A tiny valid colour dataset of noise: two classes, two instances."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (3, 48, 2, 2, 64, 64, 3), np.uint8)
+    positions = np.zeros((3, 48, 2, 2, 2), np.int64)
+    return StirArrays.assemble(
+        images, positions, ("cat", "dog"), {key: f"the {key}" for key in METADATA_KEYS}
+    )

@@ -75,6 +75,12 @@ _EMOJIS = (
     "smile meh frown"
 )
 
+_SIGNS = (
+    "stop yield priority-road maximum-speed-limit-50 no-overtaking no-parking keep-right "
+    "roundabout bicycles-only parking gas-station pedestrians-crossing children traffic-signals "
+    "roadworks railroad-crossing"
+)
+
 _CARDS = (
     DatasetCard(
         name="emoji",
@@ -163,6 +169,21 @@ _CARDS = (
         date="2026-11-15",
         published=False,
         build_hint="fashion --source DIR",
+    ),
+    DatasetCard(
+        name="signs",
+        title="STIR recipe: drawings of traffic signs",
+        description="16 traffic signs in colour, rendered from the vector at every size.",
+        class_names=tuple(_SIGNS.split()),
+        num_classes=16,
+        num_instances=1,
+        channels=3,
+        license="MIT; drawings: mapillary_sprite_source, Copyright 2015 mapillary, MIT",
+        source="npm @rapideditor/mapillary_sprite_source 1.8.0, package_signs",
+        citation=_STIR,
+        date="2026-11-15",
+        published=False,
+        build_hint="signs --source DIR",
     ),
 )
 for _card in _CARDS:
