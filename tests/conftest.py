@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from equiscale.data.schema import METADATA_KEYS, StirArrays
+from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist runs one worker per core
 
@@ -36,7 +36,6 @@ def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def emoji_file(shared_directory: Path) -> Path:
     """The real emoji dataset, built once per session."""
     from equiscale.build.emoji import build_emoji
-    from equiscale.data.schema import write_arrays
 
     path = shared_directory / "emoji.npz"
     with FileLock(f"{path}.lock"):
@@ -54,3 +53,11 @@ def small_arrays() -> StirArrays:
     return StirArrays.assemble(
         images, positions, ("cat", "dog"), {key: f"the {key}" for key in METADATA_KEYS}
     )
+
+
+@pytest.fixture(scope="session")
+def small_file(small_arrays: StirArrays, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of `small_arrays`."""
+    path = tmp_path_factory.mktemp("small") / "noise.npz"
+    write_arrays(path, small_arrays)
+    return path

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from equiscale.build.choosing import Choice, build_from_photos, deal_largest
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import BadPictureError, Box, Cutting, Photo, PhotoObject, read_header
-from equiscale.build.sources import find_files, index_pictures, open_archive
+from equiscale.build.sources import find_files, index_members
 from equiscale.core.errors import SourceError
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import StirArrays
@@ -19,14 +18,6 @@ _SOURCE_LINE = "imagesource:"
 _WANTED_SOURCE = "GoogleEarth"
 _MAX_ANGLE = 3.0
 _MIN_SURROUNDINGS = 4
-
-
-@dataclass(frozen=True)
-class _Picture:
-    photo: Photo
-    width: int
-    height: int
-    colour: bool
 
 
 def build_aerial(
@@ -53,44 +44,51 @@ def build_aerial(
         for part in ("train", "val")
     ]
     archives = find_files(source, "part*.zip", "the archives of the images")
-    objects = list(_read_objects(labels, index_pictures(archives, ".png"), skip_bad))
+    photos = {
+        name: photo for path in archives for name, photo in index_members(path, ".png").items()
+    }
+    objects, bad = _read_objects(labels, photos, skip_bad)
 
-    def choose(bad: frozenset[Photo]) -> Choice:
-        usable = (item for item in objects if item.photo not in bad)
+    def choose(damaged: frozenset[Photo]) -> Choice:
+        usable = (item for item in objects if item.photo not in damaged)
         return deal_largest(usable, _longer_side, count, source)
 
     cutting = Cutting(seed="aerial", skip_bad=skip_bad)
-    return build_from_photos(choose, card.metadata(), cutting, workers, progress)
+    return build_from_photos(choose, card.metadata(), cutting, workers, progress, bad)
 
 
 def _read_objects(
     archives: list[Path], photos: dict[str, Photo], skip_bad: bool
-) -> Iterator[PhotoObject]:
-    """Yield the upright objects that lie well inside colour images of Google Earth."""
-    for path in archives:
-        with open_archive(path) as archive:
-            for member in archive.namelist():
-                name = PurePosixPath(member)
-                if name.suffix == ".txt":
-                    yield from _read_labels(Photo(path, member), name.stem, photos, skip_bad)
+) -> tuple[list[PhotoObject], frozenset[Photo]]:
+    """Return the suitable objects, and the damaged images that were skipped."""
+    objects: list[PhotoObject] = []
+    bad: set[Photo] = set()
+    for labels in (labels for path in archives for labels in index_members(path, ".txt").values()):
+        name = PurePosixPath(labels.member).stem
+        if name not in photos:
+            raise SourceError(labels, f"no {name}.png in the archives", "the image of each file")
+        try:
+            objects += _read_labels(labels, photos[name])
+        except BadPictureError:
+            if not skip_bad:
+                raise
+            bad.add(photos[name])
+    return objects, frozenset(bad)
 
 
-def _read_labels(
-    labels: Photo, name: str, photos: dict[str, Photo], skip_bad: bool
-) -> Iterator[PhotoObject]:
+def _read_labels(labels: Photo, photo: Photo) -> Iterator[PhotoObject]:
+    """Yield the upright objects that lie well inside a colour image of Google Earth."""
     lines = _read_lines(labels)
     if not lines or lines[0] != _SOURCE_LINE + _WANTED_SOURCE:
         return
-    if name not in photos:
-        raise SourceError(labels, f"no {name}.png in the archives", "the image of each label file")
-    picture = _measure(photos[name], skip_bad)
-    if picture is None or not picture.colour:
+    width, height, mode = read_header(photo)
+    if mode != "RGB":
         return
     for number, line in enumerate(lines):
         if line and ":" not in line:
-            item = _parse_line(labels, line, f"{name}/{number}", picture)
-            if item is not None:
-                yield item
+            label, box, angle = _parse_line(labels, line)
+            if abs(angle) < _MAX_ANGLE and _lies_well_inside(box, width, height):
+                yield PhotoObject(photo, box, label, f"{labels.member}/{number}")
 
 
 def _read_lines(labels: Photo) -> list[str]:
@@ -101,19 +99,8 @@ def _read_lines(labels: Photo) -> list[str]:
         raise SourceError(labels, f"no text ({error.reason})", "ASCII lines") from error
 
 
-def _measure(photo: Photo, skip_bad: bool) -> _Picture | None:
-    """Read size and colour from a picture's header, without decoding it."""
-    try:
-        width, height, mode = read_header(photo)
-    except BadPictureError:
-        if skip_bad:
-            return None
-        raise
-    return _Picture(photo, width, height, colour=mode == "RGB")
-
-
-def _parse_line(labels: Photo, line: str, key: str, picture: _Picture) -> PhotoObject | None:
-    """Return the object of a line `x1 y1 … x4 y4 label difficult`, or None if it is unsuitable."""
+def _parse_line(labels: Photo, line: str) -> tuple[str, Box, float]:
+    """Return label, box and angle of a line `x1 y1 … x4 y4 label difficult`."""
     words = line.split()
     try:
         numbers = [int(float(word)) for word in words[:8]]
@@ -122,17 +109,14 @@ def _parse_line(labels: Photo, line: str, key: str, picture: _Picture) -> PhotoO
         raise SourceError(labels, f"the line {line!r}", "x1 y1 … x4 y4 label difficult") from error
     xs, ys = numbers[0::2], numbers[1::2]
     angle = math.degrees(math.atan2(ys[1] - ys[0], xs[1] - xs[0]))
-    box = Box(min(xs), min(ys), max(xs), max(ys))
-    if abs(angle) >= _MAX_ANGLE or not _lies_well_inside(box, picture):
-        return None
-    return PhotoObject(picture.photo, box, label, key)
+    return label, Box(min(xs), min(ys), max(xs), max(ys)), angle
 
 
-def _lies_well_inside(box: Box, picture: _Picture) -> bool:
+def _lies_well_inside(box: Box, width: int, height: int) -> bool:
+    """Tell whether an image holds the whole box and is several times larger."""
     side = max(box.width, box.height)
-    inside = box.left >= 0 and box.top >= 0
-    inside &= box.right <= picture.width and box.bottom <= picture.height
-    return inside and side > 0 and min(picture.width, picture.height) // side > _MIN_SURROUNDINGS
+    inside = box.left >= 0 and box.top >= 0 and box.right <= width and box.bottom <= height
+    return inside and side > 0 and min(width, height) // side > _MIN_SURROUNDINGS
 
 
 def _longer_side(item: PhotoObject) -> float:

@@ -37,6 +37,7 @@ def build_from_photos(
     cutting: Cutting,
     workers: int = 1,
     progress: Progress = no_progress,
+    known_bad: frozenset[Photo] = frozenset(),
 ) -> StirArrays:
     """Cut out the chosen objects, decoding every photo once.
 
@@ -46,8 +47,9 @@ def build_from_photos(
         cutting: How they are cut out.
         workers: Number of processes; the result does not depend on it.
         progress: Called as `progress(done, total)`, counting photos.
+        known_bad: Damaged photos that were skipped before.
     """
-    bad: set[Photo] = set()
+    bad = set(known_bad)
     finished: dict[PhotoObject, Cutouts] = {}
     while True:
         choice = choose(frozenset(bad))

@@ -212,7 +212,7 @@ def draw_offset(
 ) -> int:
     """Draw where an object starts on the canvas, along one axis.
 
-    Where the photo is large enough, the canvas stays inside it.
+    The canvas stays inside the photo or, where the photo is too small, the photo on the canvas.
 
     Args:
         start: Where the object starts in the photo.
@@ -221,11 +221,12 @@ def draw_offset(
         side: Length of the photo.
         generator: Draws the offset.
     """
-    lowest = max(0, math.ceil(CANVAS - (side - start) * zoom - _EPSILON))
     fitting = CANVAS - math.ceil((end - start) * zoom - _EPSILON)
-    highest = min(fitting, math.floor(start * zoom + _EPSILON))
-    if lowest > highest:  # the photo is too small
-        lowest, highest = 0, fitting
+    bounds = (
+        math.ceil(CANVAS - (side - start) * zoom - _EPSILON),
+        math.floor(start * zoom + _EPSILON),
+    )  # the other way round where the photo is too small
+    lowest, highest = (min(max(bound, 0), fitting) for bound in sorted(bounds))
     return int(generator.integers(lowest, highest + 1))
 
 

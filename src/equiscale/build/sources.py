@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -38,16 +37,11 @@ def open_archive(path: Path) -> zipfile.ZipFile:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def index_pictures(archives: Iterable[Path], suffix: str) -> dict[str, Photo]:
-    """Return the pictures in some archives by their stem, without reading them."""
-    pictures: dict[str, Photo] = {}
-    for path in archives:
-        with open_archive(path) as archive:
-            for member in archive.namelist():
-                name = PurePosixPath(member)
-                if name.suffix == suffix:
-                    pictures[name.stem] = Photo(path, member)
-    return pictures
+def index_members(path: Path, suffix: str) -> dict[str, Photo]:
+    """Return the members of an archive that end so, by their stem, without reading them."""
+    with open_archive(path) as archive:
+        members = [name for name in archive.namelist() if name.endswith(suffix)]
+    return {PurePosixPath(member).stem: Photo(path, member) for member in members}
 
 
 def read_text(path: Path) -> str:

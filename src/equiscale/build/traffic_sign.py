@@ -12,7 +12,7 @@ from equiscale.build.photos import Box, Cutting, Photo, PhotoObject
 from equiscale.build.sources import (
     checked_directory,
     find_files,
-    index_pictures,
+    index_members,
     read_json,
     read_text,
 )
@@ -50,10 +50,13 @@ def build_traffic_sign(
         for pattern in _ARCHIVES
         for path in find_files(source, pattern, "the image archives train.0, train.1, train.2, val")
     ]
-    signs = list(_read_signs(source, index_pictures(archives, ".jpg")))
+    photos = {
+        name: photo for path in archives for name, photo in index_members(path, ".jpg").items()
+    }
+    signs = list(_read_signs(source, photos))
 
-    def choose(bad: frozenset[Photo]) -> Choice:
-        usable = (sign for sign in signs if sign.photo not in bad)
+    def choose(damaged: frozenset[Photo]) -> Choice:
+        usable = (sign for sign in signs if sign.photo not in damaged)
         return deal_largest(usable, _shorter_side, count, source)
 
     cutting = Cutting(seed="trafficsign", stretch=True, skip_bad=skip_bad)

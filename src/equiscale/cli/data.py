@@ -293,7 +293,8 @@ def _building(name: str, out: Path | None, workers: int | None, force: bool) -> 
 
     path = out or dataset_path(name)
     check_target(path, force)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"building {name}", total=None)
         yield _Job(
             path,

@@ -35,7 +35,8 @@ class DatasetCard:
         date: Of the recipe.
         published: Whether the file can be fetched from the record.
         build_hint: Arguments of `equiscale data build` that make it.
-        content_hash: `StirDataset.content_hash` of the file that is built here, where it is known.
+        content_hash: `StirDataset.content_hash` of the file that is built here with the versions
+            of `constraints.txt`, where it is known.
     """
 
     name: str
@@ -112,6 +113,7 @@ _CARDS = (
         date="2022-05-24",
         published=True,
         build_hint="mnist --source DIR",
+        content_hash="e68d8e84726799a23ca7eb7cab4420fd63d91548302337fd1b4762fd4758a4cd",
     ),
     DatasetCard(
         name="trafficsign",
@@ -169,6 +171,7 @@ _CARDS = (
         date="2026-11-15",
         published=False,
         build_hint="fashion --source DIR",
+        content_hash="6df795f705fd2750b10eaa68d2ccf310461c82ce2bca2a35e094995ae84e6930",
     ),
     DatasetCard(
         name="signs",
@@ -184,6 +187,7 @@ _CARDS = (
         date="2026-11-15",
         published=False,
         build_hint="signs --source DIR",
+        content_hash="4bbdcd632f9da460476e7743b15569dc7016246c47dc6a974fdf51d6b1386713",
     ),
 )
 for _card in _CARDS:
