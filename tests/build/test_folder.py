@@ -73,7 +73,8 @@ def test_edge_extends_the_picture_and_plain_is_black(folders: Path) -> None:
     plain = build_folder(folders, replace(OPTIONS, num_instances=1, background=Background.PLAIN))
     for image, box in boxes_of(plain):
         size = len(box)
-        assert tuple(np.median(box, axis=(0, 1))) in COLOURS.values()
+        middle = np.median(box, axis=(0, 1))
+        assert min(np.abs(middle - colour).max() for colour in COLOURS.values()) < 5
         assert (image > 100).any(axis=-1).sum() <= 1.1 * size * size * 0.8 + 4 * size
 
 
