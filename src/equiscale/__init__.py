@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from equiscale.core.spec import Scenario, Split
     from equiscale.data.dataset import StirDataset, load_dataset
     from equiscale.layers import ScalePool, SConv2d
+    from equiscale.models import (
+        create_model,
+        list_models,
+        load_model,
+        register_model,
+        save_model,
+    )
 
 __version__ = "0.1.0"
 
@@ -22,7 +29,12 @@ _HOME = {
     "Scenario": "equiscale.core.spec",
     "Split": "equiscale.core.spec",
     "StirDataset": "equiscale.data.dataset",
+    "create_model": "equiscale.models",
+    "list_models": "equiscale.models",
+    "load_model": "equiscale.models",
     "load_dataset": "equiscale.data.dataset",
+    "register_model": "equiscale.models",
+    "save_model": "equiscale.models",
 }
 
 __all__ = [
@@ -33,7 +45,12 @@ __all__ = [
     "Split",
     "StirDataset",
     "__version__",
+    "create_model",
+    "list_models",
     "load_dataset",
+    "load_model",
+    "register_model",
+    "save_model",
 ]
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from equiscale import __version__
-from equiscale.cli import data
+from equiscale.cli import basis, data, models, results, sweep, train
 from equiscale.core.errors import EquiscaleError
 
 USAGE_ERROR = 2
@@ -19,6 +19,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.command("train")(train.train)
+app.command("sweep")(sweep.sweep)
+app.command("status")(results.status)
+app.command("collect")(results.collect)
 
 
 def _print_version(wanted: bool) -> None:
@@ -34,6 +38,10 @@ def equiscale(
     ),
 ) -> None:
     """Scale-equivariant networks and the STIR benchmark."""
+
+
+app.command("models")(models.models)
+app.add_typer(basis.app, name="basis")
 
 
 def main() -> None:

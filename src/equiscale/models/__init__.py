@@ -1,0 +1,34 @@
+"""The eleven models of the paper and the registry they live in. Knows no datasets."""
+
+from equiscale.models import (  # noqa: F401, I001 - they register their models, in this order
+    plain,
+    prior_work,
+    steerable_nets,
+    scaled_conv_nets,
+)
+from equiscale.models.base import (
+    Classifier,
+    ModelCard,
+    ModelSpec,
+    PoolsOverScale,
+    create_model,
+    list_models,
+    model_card,
+    register_model,
+)
+from equiscale.models.checkpoint import Checkpoint, load_model, read_checkpoint, save_model
+
+__all__ = [
+    "Checkpoint",
+    "Classifier",
+    "ModelCard",
+    "ModelSpec",
+    "PoolsOverScale",
+    "create_model",
+    "list_models",
+    "load_model",
+    "model_card",
+    "read_checkpoint",
+    "register_model",
+    "save_model",
+]
