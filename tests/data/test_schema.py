@@ -93,6 +93,11 @@ def test_content_hash_sees_a_pixel_and_a_class_name(small_arrays: StirArrays) ->
     assert renamed.content_hash != small_arrays.content_hash
 
 
+def test_arrays_are_checked_before_they_are_written(small_arrays: StirArrays) -> None:
+    with pytest.raises(DatasetFormatError, match="arrays in memory: found class names that repeat"):
+        replace(small_arrays, class_names=("cat", "cat"))
+
+
 def test_writing_twice_gives_the_same_bytes(tmp_path: Path, small_arrays: StirArrays) -> None:
     for name in ("a.npz", "b.npz"):
         write_arrays(tmp_path / name, small_arrays)
@@ -229,8 +234,11 @@ def test_target_is_checked_first(tmp_path: Path) -> None:
     check_target(there, force=True)
     with pytest.raises(StorageError, match="--force"):
         check_target(there, force=False)
+    (tmp_path / "folder.npz").mkdir()
     with pytest.raises(StorageError, match="is a directory"):
-        check_target(tmp_path, force=True)
+        check_target(tmp_path / "folder.npz", force=True)
+    with pytest.raises(StorageError, match=r"ends in \.npz"):
+        check_target(tmp_path / "a.npy", force=True)
     with pytest.raises(StorageError, match="cannot write"):
         check_target(there / "below" / "a.npz", force=False)
     check_target(tmp_path / "new" / "a.npz", force=False)
