@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-import safetensors.torch
 import torch
 
 from equiscale import load_dataset
@@ -27,6 +26,7 @@ from equiscale.experiments.job import (
     run_job,
 )
 from equiscale.experiments.measurements import MEASUREMENTS
+from equiscale.models.checkpoint import load_model
 from equiscale.results.errors import StoreError
 from equiscale.results.key import RunKey, TrainingProtocol
 from equiscale.results.record import Measurement, RunRecord
@@ -67,11 +67,10 @@ def test_weights_of_the_record_give_its_predictions(
     make_key: MakeKey, make_settings: MakeSettings
 ) -> None:
     record = run(make_key(), make_settings())
-    assert record.weights is not None
+    directory = RunStore(make_settings().results).directory(record.key.run_id)
+    model = load_model(directory / "weights.safetensors", allow_import=True)
     dataset = load_run_dataset(record.key, make_settings().sources)
-    model = build_run_model(record.key, dataset)
-    model.load_state_dict(safetensors.torch.load(record.weights))
-    model.eval()
+    assert model.class_names == dataset.class_names
     with torch.inference_mode():
         predicted = model(dataset.select("test").images[:64]).argmax(1)
     assert predicted.tolist() == record.predictions.predicted[:64].tolist()
@@ -85,7 +84,6 @@ def test_same_key_same_record(
     torch.manual_seed(2)
     again = run(make_key(), make_settings(results=str(tmp_path / "again")))
     assert again.science_hash == first.science_hash
-    assert again.weights == first.weights
     other = run(make_key(seed=2), make_settings())
     assert other.science_hash != first.science_hash
 
@@ -113,7 +111,7 @@ def test_killed_at_many_random_moments_and_still_the_identical_record(
         started = time.monotonic()
         zygote.start(key, dataclasses.replace(settings, results=str(tmp_path / "whole")))
         assert zygote.wait() == 0
-        longest = (time.monotonic() - started) / 3
+        longest = (time.monotonic() - started) / 6
         whole = RunStore(tmp_path / "whole").load(key.run_id)
         store = RunStore(settings.results)
         while store.state(key.run_id) is not RunState.DONE:
@@ -123,7 +121,6 @@ def test_killed_at_many_random_moments_and_still_the_identical_record(
             longest *= 1.1
         record = store.load(key.run_id)
         assert record.science_hash == whole.science_hash
-        assert record.weights == whole.weights
         assert not store.quarantined()
     assert kills >= 6
 
