@@ -186,6 +186,15 @@ def test_measurements_land_in_the_record(
     assert {name: m.values for name, m in record.measurements.items()} == {"weights": {"seed": 7}}
 
 
+def test_a_measurement_that_cannot_be_stored_is_a_failure_of_the_run(
+    make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MEASUREMENTS, "_entries", {})
+    MEASUREMENTS.add("odd", lambda model, dataset, key: Measurement({"x": float("nan")}))
+    settings = make_settings()
+    assert run_job(make_key(), RunStore(settings.results), settings) is RunState.FAILED
+
+
 def test_another_dataset_of_the_same_name_is_refused(
     make_key: MakeKey, make_settings: MakeSettings
 ) -> None:
@@ -202,6 +211,8 @@ def test_models_that_cannot_take_the_dataset(make_key: MakeKey, emoji_file: Path
         check_model(make_key(model="tiny_models:colour_only"), dataset)
     with pytest.raises(ModelDataError, match=r"returns \[1, 7\] .* 36 classes: expected \[1, 36\]"):
         check_model(make_key(model="tiny_models:seven_classes"), dataset)
+    with pytest.raises(ModelDataError, match="no parameters that could be trained"):
+        check_model(make_key(model="torch.nn:Identity"), dataset)
 
 
 @pytest.fixture

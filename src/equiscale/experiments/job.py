@@ -124,7 +124,7 @@ def _compute_or_fail(
 ) -> RunState:
     try:
         with _disk_problems_explained(store):
-            record = compute_record(key, claim, settings, watcher)
+            store.publish(compute_record(key, claim, settings, watcher), claim)
     except (ClaimLostError, InterruptedRunError, StoreError):
         raise
     except (Exception, SystemExit) as error:
@@ -132,7 +132,6 @@ def _compute_or_fail(
             raise InterruptedRunError("stopped") from error
         store.fail(_describe(key, error), claim)
         return RunState.FAILED
-    store.publish(record, claim)
     return RunState.DONE
 
 
@@ -194,6 +193,8 @@ def build_run_model(key: RunKey, dataset: StirDataset) -> nn.Module:
 def check_model(key: RunKey, dataset: StirDataset) -> None:
     """Raise `ModelDataError` unless the model of a run turns the dataset's images into logits."""
     model = build_run_model(key, dataset)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelDataError(f"model {key.model!r} has no parameters that could be trained")
     blank = torch.zeros(1, dataset.channels, CANVAS, CANVAS)
     expected = [1, dataset.num_classes]
     try:
