@@ -138,6 +138,19 @@ def test_a_run_goes_on_from_its_checkpoint(make_key: MakeKey, make_settings: Mak
     assert store.load(key.run_id).timings["sessions"] == 2
 
 
+def test_a_closed_pipe_of_the_display_is_not_a_failure_of_the_run(
+    make_key: MakeKey, make_settings: MakeSettings
+) -> None:
+    def fail(_: object) -> None:
+        raise BrokenPipeError
+
+    settings = make_settings()
+    store = RunStore(settings.results)
+    with pytest.raises(InterruptedRunError, match="could not be shown"):
+        run_job(make_key(), store, settings, Watcher(on_epoch=fail))
+    assert store.state(make_key().run_id) is RunState.MISSING
+
+
 def test_one_run_is_never_computed_by_two(
     make_key: MakeKey, make_settings: MakeSettings, zygote: Zygote
 ) -> None:

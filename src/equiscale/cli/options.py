@@ -37,24 +37,24 @@ Track = Annotated[str, typer.Option(help="Live curves: tensorboard, mlflow, or b
 Weights = Annotated[bool, typer.Option(help="Keep the best weights in the record.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try failed runs again.")]
 BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="[default: 16]", rich_help_panel=TRAINING)
+    int | None, typer.Option(min=1, help="Images per step (default: 16).", rich_help_panel=TRAINING)
 ]
 Epochs = Annotated[
-    int | None, typer.Option(min=1, help="At most. [default: 200]", rich_help_panel=TRAINING)
+    int | None, typer.Option(min=1, help="At most. (default: 200)", rich_help_panel=TRAINING)
 ]
 Patience = Annotated[
     int | None,
-    typer.Option(min=1, help="Epochs without improvement. [default: 10]", rich_help_panel=TRAINING),
+    typer.Option(min=1, help="Epochs without improvement. (default: 10)", rich_help_panel=TRAINING),
 ]
 Optimizer = Annotated[
-    str | None, typer.Option(help="adam, adamw, sgd. [default: adam]", rich_help_panel=TRAINING)
+    str | None, typer.Option(help="adam, adamw, sgd. (default: adam)", rich_help_panel=TRAINING)
 ]
 Reshuffle = Annotated[
     bool, typer.Option("--reshuffle", help="Shuffle before each epoch.", rich_help_panel=TRAINING)
 ]
 Augmentation = Annotated[
     str | None,
-    typer.Option(help="none, rescale, shift. [default: none]", rich_help_panel=TRAINING),
+    typer.Option(help="none, rescale, shift. (default: none)", rich_help_panel=TRAINING),
 ]
 
 

@@ -93,6 +93,13 @@ class Watcher:
     on_epoch: Callable[[Progress], None] = lambda progress: None
     should_stop: Callable[[], bool] = lambda: False
 
+    def show(self, progress: Progress) -> None:
+        """Call `on_epoch`; if that cannot go on, say a pipe was closed, the run has not failed."""
+        try:
+            self.on_epoch(progress)
+        except (Exception, SystemExit) as error:
+            raise InterruptedRunError(f"the progress could not be shown: {error!r}") from error
+
 
 def run_job(
     key: RunKey, store: RunStore, settings: JobSettings, watcher: Watcher | None = None
@@ -153,9 +160,9 @@ def compute_record(key: RunKey, claim: Claim, settings: JobSettings, watcher: Wa
         def on_epoch(progress: Progress) -> None:
             _report(claim, progress)
             checkpointer.save_if_due(trainer)
-            watcher.on_epoch(progress)
             for tracker in trackers:
                 tracker.log_epoch(progress)
+            watcher.show(progress)
 
         _train(key, trainer, dataset, on_epoch, watcher.should_stop)
         record = _evaluate(key, trainer, dataset, settings)
