@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -228,23 +228,13 @@ def test_models_that_cannot_take_the_dataset(make_key: MakeKey, emoji_file: Path
         check_model(make_key(model="torch.nn:Identity"), dataset)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 160 KB."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(mount)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("mounting a small file system is not allowed here")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
-
-
 def test_a_full_disk_stops_the_run_but_is_not_its_fault(
-    make_key: MakeKey, make_settings: MakeSettings, small_disk: Path, tmp_path: Path
+    make_key: MakeKey,
+    make_settings: MakeSettings,
+    mount_disk: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
+    small_disk = mount_disk("160k")
     settings = make_settings(results=str(small_disk / "runs"))
     store, key = RunStore(settings.results), make_key()
     ballast = small_disk / "ballast"
