@@ -11,6 +11,7 @@ from torch import Tensor
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 from equiscale.layers.geometry import Geometry
+from equiscale.layers.spectral.cost import forward_cost
 
 Method = Literal["auto", "direct", "spectral"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -96,18 +97,13 @@ def direct_work(x: Tensor, weight: Tensor, geometry: Geometry) -> Work:
 def spectral_work(x: Tensor, weight: Tensor, geometry: Geometry) -> Work:
     """Kernel spectra, products and inverse transforms, and the maps without their frames."""
     reach = geometry.kernel_sizes[-1] // 2 if geometry.padding == "same" else 0
-    rows, columns = ((length + reach) // 2 + 1 for length in geometry.input_size)
-    (out_channels, channels, base), batch = weight.shape[:3], x.shape[0]
-    inverse, pixels = 0, 0
-    for size in geometry.kernel_sizes:
-        height, width = _extents(geometry, size)
-        inverse += height * columns * (2 * rows + width)
-        pixels += height * width
-    num_scales = len(geometry.kernel_sizes)
-    kernels = 4 * rows * columns * channels * base
-    products = 8 * rows * columns * channels * batch
-    multiply_adds = out_channels * (num_scales * (kernels + products) + batch * inverse)
-    return Work(num_scales, multiply_adds / 1e6, batch * out_channels * pixels / 1e6)
+    height, width = geometry.input_size
+    frequencies = (height + reach) // 2 + 1, (width + reach) // 2 + 1
+    extents = [_extents(geometry, size) for size in geometry.kernel_sizes]
+    multiply_adds = forward_cost(frequencies, extents, x.shape[0], weight.shape)
+    pixels = sum(height * width for height, width in extents)
+    maps = x.shape[0] * weight.shape[0]
+    return Work(len(extents), multiply_adds / 1e6, maps * pixels / 1e6)
 
 
 def _extents(geometry: Geometry, kernel_size: int) -> tuple[int, int]:
