@@ -155,10 +155,10 @@ def _plain(value: object) -> object:
     """Return an option as JSON has it: lists for sequences, Python's own numbers, texts."""
     if isinstance(value, (list, tuple, range)):
         return [_plain(item) for item in value]
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        return int(value)
-    if isinstance(value, Real) and not isinstance(value, bool):
-        return float(value)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
     return str(value) if isinstance(value, Path) else value
 
 
