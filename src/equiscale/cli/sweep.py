@@ -205,7 +205,7 @@ def _summarize(status: SweepStatus) -> str:
     from equiscale.results.store import RunState
 
     counts = ", ".join(f"{status.count(state)} {state.value}" for state in RunState)
-    later = status.plan.undecided
+    later = len(status.plan.undecided)
     return f"{len(status.plan.keys)} runs: {counts}" + (
         f"; {later} more when their learning rates are chosen" if later else ""
     )
