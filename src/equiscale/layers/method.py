@@ -11,7 +11,7 @@ from torch import Tensor
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 from equiscale.layers.geometry import Geometry
-from equiscale.layers.spectral.cost import forward_cost
+from equiscale.layers.spectral.cost import multiply_adds
 
 Method = Literal["auto", "direct", "spectral"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -100,10 +100,10 @@ def spectral_work(x: Tensor, weight: Tensor, geometry: Geometry) -> Work:
     height, width = geometry.input_size
     frequencies = (height + reach) // 2 + 1, (width + reach) // 2 + 1
     extents = [_extents(geometry, size) for size in geometry.kernel_sizes]
-    multiply_adds = forward_cost(frequencies, extents, x.shape[0], weight.shape)
+    products = multiply_adds(frequencies, extents, x.shape[0], weight.shape)
     pixels = sum(height * width for height, width in extents)
     maps = x.shape[0] * weight.shape[0]
-    return Work(len(extents), multiply_adds / 1e6, maps * pixels / 1e6)
+    return Work(len(extents), products / 1e6, maps * pixels / 1e6)
 
 
 def _extents(geometry: Geometry, kernel_size: int) -> tuple[int, int]:

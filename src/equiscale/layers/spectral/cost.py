@@ -9,7 +9,7 @@ from torch import Tensor
 from equiscale.layers.spectral.plan import Plan
 
 
-def forward_cost(
+def multiply_adds(
     frequencies: tuple[int, int],
     extents: Sequence[tuple[int, int]],
     batch: int,
@@ -31,12 +31,16 @@ def forward_cost(
     return out_channels * (len(extents) * (spectra + products) + batch * inverse)
 
 
-def dense_backward_cost(plan: Plan, x: Tensor, weight: Tensor, input_wanted: bool) -> int:
-    """Multiply-adds of the transposed steps; those of the input's gradient come on top."""
+def forward_cost(plan: Plan, x: Tensor, weight: Tensor) -> int:
+    """Multiply-adds of a forward pass."""
     frequencies = plan.rows.num_frequencies, plan.columns.num_frequencies
     extents = [plan.extents(scale_index) for scale_index in range(plan.num_scales)]
-    once = forward_cost(frequencies, extents, x.shape[0], weight.shape)
-    return 2 * once if input_wanted else once
+    return multiply_adds(frequencies, extents, x.shape[0], weight.shape)
+
+
+def dense_backward_cost(plan: Plan, x: Tensor, weight: Tensor, input_wanted: bool) -> int:
+    """Multiply-adds of the transposed steps; those of the input's gradient come on top."""
+    return forward_cost(plan, x, weight) * (2 if input_wanted else 1)
 
 
 def sparse_backward_cost(x: Tensor, weight: Tensor, places: int, input_wanted: bool) -> int:
