@@ -40,7 +40,7 @@ def frugal_conv2d(
     trained = torch.is_grad_enabled() and (padded.requires_grad or weight.requires_grad)
     if not trained or torch.compiler.is_exporting():
         return F.conv2d(padded, weight, bias, dilation=dilation)
-    output: Tensor = _FrugalConv.apply(padded, weight, dilation)
+    output: Tensor = _FrugalConv.apply(padded, weight, dilation)  # type: ignore[no-untyped-call]
     return output if bias is None else output + bias[:, None, None].to(output.dtype)
 
 
