@@ -116,7 +116,7 @@ def format_seconds(seconds: float) -> str:
 
     Example:
         >>> format_seconds(5), format_seconds(3700), format_seconds(400000)
-        ('5 s', '1 h 2 min', '4 d 15 h')
+        ('5 s', '1 h 1 min', '4 d 15 h')
     """
     whole = round(seconds)
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60

@@ -53,6 +53,7 @@ _UNREADABLE = (
     lzma.LZMAError,
     struct.error,
     EOFError,
+    OSError,  # a place outside the file
     LookupError,
     ValueError,
     OverflowError,
@@ -176,7 +177,7 @@ def read_arrays(path: Path, max_bytes: int = MAX_BYTES) -> StirArrays:
         StorageError: The file cannot be opened.
     """
     path = Path(path)
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with _opened(path) as file, _reading(path), zipfile.ZipFile(file) as archive:
         headers = _read_headers(archive, path)
         _check_declared_size(headers, path, max_bytes)
         if headers["lbls"].shape[3:] == ():  # early files of one instance lack that axis
@@ -240,14 +241,19 @@ def write_arrays(path: Path, arrays: StirArrays) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except DatasetFormatError:
         raise
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     except _UNREADABLE as error:
         raise DatasetFormatError(
             path,

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_numbers
 from equiscale.layers.frugal_conv import frugal_conv2d
-from equiscale.layers.kernel_scaling import resampling_matrix
 
 XU_KERNEL_SIZES = (3, 5, 7, 9, 11)
 KANAZAWA_EXPONENTS = (-2, -1, 0, 1, 2, 3, 4)
 KANAZAWA_FACTOR = 1.26
+
+_NOWHERE = -2.0  # a position that no pixel is near to
 
 
 def corner_aligned_matrix(size: int, new_size: int) -> Tensor:
@@ -28,14 +29,15 @@ def corner_aligned_matrix(size: int, new_size: int) -> Tensor:
                 [0.5000, 0.5000],
                 [0.0000, 1.0000]], dtype=torch.float64)
     """
-    return _linear_weights(torch.arange(new_size), size, new_size)
+    step = _step(size, new_size)
+    return _linear_weights([row * step for row in range(new_size)], 0, size)
 
 
-def _linear_weights(rows: Tensor, size: int, new_size: int) -> Tensor:
-    """Return the rows `[R, size]` of `corner_aligned_matrix` with these numbers."""
-    positions = rows.double() * _step(size, new_size)
-    distance = (positions[:, None] - torch.arange(size, dtype=torch.float64)).abs()
-    return (1 - distance).clamp_min(0)
+def _linear_weights(positions: Sequence[float], first: int, stop: int) -> Tensor:
+    """Return `[len(positions), stop - first]`: bilinear weights of pixels first…stop − 1."""
+    pixels = torch.arange(first, stop, dtype=torch.float64)
+    distances = (torch.tensor(positions, dtype=torch.float64)[:, None] - pixels).abs()
+    return (1 - distances).clamp_min(0)
 
 
 def _step(size: int, new_size: int) -> float:
@@ -68,15 +70,17 @@ def xu_kernel(weight: Tensor, kernel_size: int) -> Tensor:
     if kernel_size == size:
         return weight
     smaller = kernel_size < size
-    matrix = (
-        corner_aligned_matrix(size, kernel_size)
-        if smaller
-        else resampling_matrix(size, kernel_size, "nearest")
-    ).to(weight)
+    matrix = (corner_aligned_matrix if smaller else _nearest_matrix)(size, kernel_size).to(weight)
     resized = matrix @ weight @ matrix.T
     norm = weight.abs().sum(dim=(2, 3), keepdim=True)
     resized_norm = resized.abs().sum(dim=(2, 3), keepdim=True)
     return resized * (norm / resized_norm.clamp_min(torch.finfo(weight.dtype).tiny))
+
+
+def _nearest_matrix(size: int, new_size: int) -> Tensor:
+    """Return the `[new_size, size]` matrix, in float64, of nearest resizing as torch does it."""
+    nearest = torch.arange(new_size) * size // new_size
+    return (nearest[:, None] == torch.arange(size)).double()
 
 
 class XuConv2d(nn.Module):
@@ -194,8 +198,8 @@ class CanvasResizing:
         first, last = max(0, -self._before), min(self.new_size, self.size - self._before) - 1
         return math.floor(first * step), min(math.ceil(last * step), self.size - 1)
 
-    def matrix(self) -> Tensor:
-        """Return the `[size, size]` matrix, in float64.
+    def matrix(self, rows: slice = slice(None), columns: slice = slice(None)) -> Tensor:
+        """Return the `[size, size]` matrix, in float64, or some rows and columns of it.
 
         Example:
             >>> CanvasResizing(4, 0.5).matrix()
@@ -204,9 +208,13 @@ class CanvasResizing:
                     [0., 0., 0., 1.],
                     [0., 0., 0., 0.]], dtype=torch.float64)
         """
-        rows = torch.arange(self.size) - self._before
-        inside = (rows >= 0) & (rows < self.new_size)
-        return _linear_weights(rows, self.size, self.new_size) * inside[:, None]
+        step, before = _step(self.size, self.new_size), self._before
+        positions = [
+            (row - before) * step if 0 <= row - before < self.new_size else _NOWHERE
+            for row in range(*rows.indices(self.size))
+        ]
+        first, stop, _ = columns.indices(self.size)
+        return _linear_weights(positions, first, stop)
 
 
 class KanazawaConv2d(nn.Module):
@@ -269,8 +277,10 @@ class KanazawaConv2d(nn.Module):
                 yield self._response(x, self.factor**exponent)
 
     def _response(self, x: Tensor, factor: float) -> Tensor:
-        down, up = self._axis_matrices(x.shape[2], factor, x)
-        left, right = self._axis_matrices(x.shape[3], factor, x)
+        height, width = x.shape[2:]
+        down, up = self._axis_matrices(height, factor, x)
+        square = height == width
+        left, right = (down, up) if square else self._axis_matrices(width, factor, x)
         response = frugal_conv2d(down @ (x @ left.T), self.weight, self.bias)
         return up @ (response @ right.T)
 
@@ -279,5 +289,5 @@ class KanazawaConv2d(nn.Module):
         kernel_size = self.weight.shape[-1]
         behind = CanvasResizing(size - kernel_size + 1, 1 / factor)
         first, last = behind.used()
-        before = CanvasResizing(size, factor).matrix()[first : last + kernel_size]
-        return before.to(like), behind.matrix()[:, first : last + 1].to(like)
+        before = CanvasResizing(size, factor).matrix(rows=slice(first, last + kernel_size))
+        return before.to(like), behind.matrix(columns=slice(first, last + 1)).to(like)
