@@ -1,11 +1,13 @@
-"""Shared by all tests: one thread per worker, and programs that some tests need."""
+"""Shared by all tests: one thread per worker, the emoji dataset, programs some tests need."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist runs one worker per core
 
@@ -18,3 +20,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if os.environ.get("EQUISCALE_REQUIRE_TOOLS"):
                 pytest.fail(f"{tool} must be installed here (EQUISCALE_REQUIRE_TOOLS is set)")
             pytest.skip(f"{tool} is not installed")
+
+
+@pytest.fixture(scope="session")
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of this test session that all its workers share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+
+@pytest.fixture(scope="session")
+def emoji_file(shared_directory: Path) -> Path:
+    """The real emoji dataset, built once per session."""
+    from equiscale.build.emoji import build_emoji
+    from equiscale.data.schema import write_arrays
+
+    path = shared_directory / "emoji.npz"
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            write_arrays(path, build_emoji())
+    return path

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from equiscale.core.errors import EquiscaleError
+    from equiscale.core.spec import Scenario, Split
+    from equiscale.data.dataset import StirDataset, load_dataset
     from equiscale.layers import ScalePool, SConv2d
+    from equiscale.models import create_model, list_models, register_model
 
 __version__ = "0.1.0"
 
@@ -17,9 +20,28 @@ _HOME = {
     "EquiscaleError": "equiscale.core.errors",
     "SConv2d": "equiscale.layers",
     "ScalePool": "equiscale.layers",
+    "Scenario": "equiscale.core.spec",
+    "Split": "equiscale.core.spec",
+    "StirDataset": "equiscale.data.dataset",
+    "create_model": "equiscale.models",
+    "list_models": "equiscale.models",
+    "load_dataset": "equiscale.data.dataset",
+    "register_model": "equiscale.models",
 }
 
-__all__ = ["EquiscaleError", "SConv2d", "ScalePool", "__version__"]
+__all__ = [
+    "EquiscaleError",
+    "SConv2d",
+    "ScalePool",
+    "Scenario",
+    "Split",
+    "StirDataset",
+    "__version__",
+    "create_model",
+    "list_models",
+    "load_dataset",
+    "register_model",
+]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type is that of the name asked for

@@ -31,3 +31,39 @@ class MissingExtraError(EquiscaleError, ImportError):
             f"this needs the package {package!r}, which is not installed: "
             f"pip install 'equiscale[{extra}]'"
         )
+
+
+class InputFileError(EquiscaleError, ValueError):
+    """A file or directory from outside is not what it has to be.
+
+    Attributes:
+        path: What was read.
+        found: What it holds.
+        expected: What it has to hold.
+    """
+
+    def __init__(self, path: object, found: str, expected: str, advice: str = "") -> None:
+        self.path = path
+        self.found = found
+        self.expected = expected
+        self.advice = advice
+        super().__init__(f"{path}: found {found}, expected {expected}" + (advice and f"; {advice}"))
+
+    def __reduce__(self) -> tuple[type[InputFileError], tuple[object, str, str, str]]:
+        return type(self), (self.path, self.found, self.expected, self.advice)
+
+
+class DatasetFormatError(InputFileError):
+    """A dataset file breaks the STIR format."""
+
+
+class StorageError(EquiscaleError, OSError):
+    """A file cannot be written or read: no space, no permission, no such directory."""
+
+
+class DatasetNotFoundError(EquiscaleError, FileNotFoundError):
+    """A dataset is not on this machine; the message says how to get it."""
+
+
+class DownloadError(EquiscaleError, OSError):
+    """A published file cannot be fetched, or is not the published one."""

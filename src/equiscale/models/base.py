@@ -1,0 +1,302 @@
+"""The contract every model keeps, its card, and the registry that everything else follows."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equiscale.core.errors import OptionError, ShapeError, UnknownNameError
+from equiscale.core.registry import Registry, unknown_name_message
+from equiscale.layers import GlobalMaxPool
+
+CHANNELS = (16, 32)
+"""Channels after the first and the second stage of every network of the paper."""
+
+Factory = Callable[..., nn.Module]
+FactoryT = TypeVar("FactoryT", bound=Factory)
+REQUIRED_ARGUMENTS = ("in_channels", "num_classes")
+
+
+class Classifier(nn.Module, ABC):
+    """`[N, C, H, W] -> [N, num_classes]`: what every registered model offers.
+
+    - `forward(x)` returns logits.
+    - `stages(x)` returns the feature map after each stage by name, in order; the last one is
+      what the global max pooling and the head see.
+    - `scale_indices(x)` exists where a model pools over scale: the chosen index per stage.
+
+    A model keeps nothing between calls; filters that follow from its options are non-persistent
+    buffers, so that `state_dict` holds learned parameters only.
+
+    Args:
+        in_channels: Channels of the images.
+        num_classes: Number of logits.
+        minimum_size: Smallest height and width the layers can work on.
+    """
+
+    head: nn.Module
+
+    def __init__(self, in_channels: int, num_classes: int, minimum_size: int) -> None:
+        super().__init__()
+        check_positive(in_channels=in_channels, num_classes=num_classes)
+        self.in_channels = in_channels
+        self.num_classes = num_classes
+        self.minimum_size = minimum_size
+        self.class_names: tuple[str, ...] | None = None
+        self.global_pool = GlobalMaxPool()
+
+    @abstractmethod
+    def stages(self, x: Tensor) -> dict[str, Tensor]:
+        """`[N, C, H, W] ->` the feature map `[N, O, ...]` after each stage, in order."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, num_classes]`."""
+        *_, last = self.stages(x).values()
+        logits: Tensor = self.head(self.global_pool(last))
+        return logits
+
+    def check_images(self, x: Tensor) -> None:
+        """Raise `ShapeError` unless the images have the right rank, channels and size."""
+        if x.ndim != 4 or x.shape[1] != self.in_channels:
+            raise ShapeError(
+                f"{type(self).__name__} needs images [N, {self.in_channels}, H, W], "
+                f"got {list(x.shape)}"
+            )
+        if min(x.shape[2], x.shape[3]) < self.minimum_size:
+            raise ShapeError(
+                f"{type(self).__name__} needs images of at least "
+                f"{self.minimum_size}×{self.minimum_size} pixels, "
+                f"got {x.shape[2]}×{x.shape[3]}; enlarge or pad them"
+            )
+
+
+@runtime_checkable
+class PoolsOverScale(Protocol):
+    """A model that chooses among scales and can say which it chose."""
+
+    def scale_indices(self, x: Tensor) -> dict[str, Tensor]:
+        """`[N, C, H, W] ->` chosen scale index per stage, `[N, O, H', W']` or `[N, O]`."""
+        ...
+
+
+class TwoStageNet(Classifier):
+    """`[N, C, H, W] -> [N, num_classes]`: convolution, ReLU, convolution, ReLU, global max, linear.
+
+    The networks of the paper differ in their convolutions, which may pool over scale inside.
+
+    Args:
+        conv1: First convolution, `in_channels` to `CHANNELS[0]`.
+        conv2: Second convolution, to `CHANNELS[1]`.
+        in_channels: Channels of the images.
+        num_classes: Number of logits.
+        minimum_size: Smallest height and width both convolutions can work on.
+    """
+
+    def __init__(
+        self,
+        conv1: nn.Module,
+        conv2: nn.Module,
+        in_channels: int,
+        num_classes: int,
+        minimum_size: int,
+    ) -> None:
+        super().__init__(in_channels, num_classes, minimum_size)
+        self.conv1 = conv1
+        self.conv2 = conv2
+        self.head = nn.Linear(CHANNELS[1], num_classes)
+
+    def stages(self, x: Tensor) -> dict[str, Tensor]:
+        """`[N, C, H, W] -> stage1 [N, 16, ...], stage2 [N, 32, ...]`."""
+        self.check_images(x)
+        first = F.relu(self.conv1(x))
+        return {"stage1": first, "stage2": F.relu(self.conv2(first))}
+
+
+def check_positive(**sizes: int) -> None:
+    """Raise `OptionError` unless every argument is an integer of at least 1."""
+    for name, value in sizes.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise OptionError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What is known of a model without building it.
+
+    Attributes:
+        name: Key in the registry, the same as in the published tables.
+        title: A few words for tables.
+        citation: Who proposed it, where.
+        guarantee: What it promises under rescaling.
+        limits: Where the promise ends, with measured figures.
+        factory: Called with `in_channels`, `num_classes` and the options.
+    """
+
+    name: str
+    title: str
+    citation: str
+    guarantee: str
+    limits: str
+    factory: Factory
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Name and default of every option besides `in_channels` and `num_classes`."""
+        parameters = inspect.signature(self.factory).parameters.values()
+        return {
+            p.name: p.default
+            for p in parameters
+            if p.name not in REQUIRED_ARGUMENTS and p.kind is not p.VAR_KEYWORD
+        }
+
+    def count_parameters(self, in_channels: int = 1, num_classes: int = 36) -> int:
+        """Return the number of learned parameters; the paper counts grey images, 36 classes."""
+        with torch.random.fork_rng(devices=[]):
+            model = self.factory(in_channels=in_channels, num_classes=num_classes)
+        return sum(parameter.numel() for parameter in model.parameters())
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Everything needed to build a model again, apart from its weights.
+
+    Attributes:
+        name: A registered name, or `package.module:factory`.
+        in_channels: Channels of the images.
+        num_classes: Number of logits.
+        options: Options of this model that were given.
+    """
+
+    name: str
+    in_channels: int
+    num_classes: int
+    options: Mapping[str, Any]
+
+
+_MODELS: Registry[ModelCard] = Registry("model")
+
+
+def register_model(
+    name: str, *, title: str, citation: str = "", guarantee: str = "", limits: str = ""
+) -> Callable[[FactoryT], FactoryT]:
+    """Return a decorator that adds a class or function as a model.
+
+    It is called as `factory(in_channels=…, num_classes=…, **options)`. From then on the name works
+    wherever a model name does. Arguments are the attributes of `ModelCard`.
+
+    Example:
+        >>> from equiscale.models import create_model, register_model
+        >>> @register_model("linear_demo", title="Linear in the mean colour")
+        ... def linear_demo(in_channels, num_classes):
+        ...     pool = nn.AdaptiveAvgPool2d(1)
+        ...     return nn.Sequential(pool, nn.Flatten(), nn.Linear(in_channels, num_classes))
+        >>> create_model("linear_demo", in_channels=3, num_classes=2)(torch.zeros(1, 3, 8, 8)).shape
+        torch.Size([1, 2])
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise OptionError(f"a model's name must be a plain word such as 'my_model', got {name!r}")
+
+    def add(factory: FactoryT) -> FactoryT:
+        _check_factory(name, factory)
+        _MODELS.add(name, ModelCard(name, title, citation, guarantee, limits, factory))
+        return factory
+
+    return add
+
+
+def list_models() -> list[str]:
+    """Return the names of all registered models, those of the paper first."""
+    return list(_MODELS)
+
+
+def model_card(name: str) -> ModelCard:
+    """Return the card of a registered model."""
+    return _MODELS[name]
+
+
+def create_model(name: str, *, in_channels: int, num_classes: int, **options: Any) -> nn.Module:  # noqa: ANN401 - each model has its own options
+    """Build a model with fresh weights, drawn from torch's global generator.
+
+    Args:
+        name: A registered name, see `list_models`, or `package.module:factory` for any callable
+            that accepts `in_channels`, `num_classes` and the options as keywords.
+        in_channels: Channels of the images.
+        num_classes: Number of logits.
+        options: Passed to the model; `model_card(name).options` lists them.
+
+    Example:
+        >>> create_model("standard", in_channels=1, num_classes=36)(torch.zeros(2, 1, 64, 64)).shape
+        torch.Size([2, 36])
+    """
+    check_positive(in_channels=in_channels, num_classes=num_classes)
+    factory = find_factory(name)
+    _check_options(name, factory, options)
+    model = factory(in_channels=in_channels, num_classes=num_classes, **options)
+    if not isinstance(model, nn.Module):
+        raise OptionError(
+            f"model {name!r} must be a torch.nn.Module, but its factory returned "
+            f"{type(model).__name__}"
+        )
+    model.spec = ModelSpec(name, in_channels, num_classes, dict(options))  # type: ignore[assignment]
+    return model
+
+
+def find_factory(name: str) -> Factory:
+    """Return what builds a model: a registered one, or that of `package.module:factory`."""
+    if not isinstance(name, str):
+        raise OptionError(f"a model's name must be a text, got {name!r}")
+    return _import_factory(name) if ":" in name else _MODELS[name].factory
+
+
+def _import_factory(name: str) -> Factory:
+    module_name, _, attribute = name.partition(":")
+    try:
+        factory = importlib.import_module(module_name)
+    except (ImportError, ValueError) as error:
+        raise UnknownNameError(
+            f"model {name!r}: the module {module_name!r} cannot be imported ({error}); "
+            f"expected package.module:factory"
+        ) from error
+    for part in attribute.split("."):
+        factory = getattr(factory, part, None)  # type: ignore[assignment]
+    if not callable(factory):
+        raise UnknownNameError(
+            f"model {name!r}: the module {module_name!r} has no callable {attribute!r}; "
+            f"expected package.module:factory"
+        )
+    _check_factory(name, factory)
+    return factory
+
+
+def _check_factory(name: str, factory: Factory) -> None:
+    """Raise `OptionError` unless the factory takes the two arguments every model has."""
+    try:
+        inspect.signature(factory).bind_partial(**dict.fromkeys(REQUIRED_ARGUMENTS))
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"model {name!r} must be a callable that accepts in_channels and num_classes as "
+            f"keywords ({error})"
+        ) from error
+
+
+def _check_options(name: str, factory: Factory, options: Mapping[str, Any]) -> None:
+    """Raise `OptionError` for an option the factory does not have, or one it needs."""
+    parameters = inspect.signature(factory).parameters
+    known = [p for p in parameters if p not in REQUIRED_ARGUMENTS]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for option in options:
+        if option not in parameters and not takes_any:
+            raise OptionError(unknown_name_message(f"option of model {name!r}:", option, known))
+    for option in known:
+        parameter = parameters[option]
+        positional = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is parameter.empty and not positional and option not in options:
+            raise OptionError(f"model {name!r} needs the option {option!r}")

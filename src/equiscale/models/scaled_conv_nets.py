@@ -1,0 +1,143 @@
+"""The networks built on the scaled convolution: three ways to pool over scale, and none."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equiscale.layers import SConv2d
+from equiscale.layers.kernel_scaling import Interpolation
+from equiscale.layers.scale_pool import PoolMode
+from equiscale.layers.scaled_conv import Method
+from equiscale.models.base import CHANNELS, TwoStageNet, check_positive, register_model
+
+CITATION = "Altstidl et al., arXiv 2211.10288"
+
+
+class ScalePoolingNet(TwoStageNet):
+    """`[N, C, H, W] -> [N, num_classes]`: two scaled convolutions, each pooled over scale.
+
+    Args:
+        in_channels: Channels of the images.
+        num_classes: Number of logits.
+        kernel_size: Side k of the learned kernels; k, k + 2, … as many as fit are applied.
+        interpolation: How a kernel is resampled, see `SConv2d`.
+        method: How the scaled convolution is computed, see `SConv2d`.
+    """
+
+    pool: ClassVar[PoolMode]
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        kernel_size: int = 7,
+        interpolation: Interpolation = "bicubic",
+        method: Method = "auto",
+    ) -> None:
+        check_positive(in_channels=in_channels, num_classes=num_classes, kernel_size=kernel_size)
+        how: dict[str, Any] = {"interpolation": interpolation, "method": method, "pool": self.pool}
+        super().__init__(
+            SConv2d(in_channels, CHANNELS[0], kernel_size, **how),
+            SConv2d(*CHANNELS, kernel_size, **how),
+            in_channels,
+            num_classes,
+            minimum_size=2 * kernel_size - 1,
+        )
+
+    def scale_indices(self, x: Tensor) -> dict[str, Tensor]:
+        """`[N, C, H, W] ->` chosen scale index i per stage; the kernel size is k + 2i.
+
+        `[N, O, H', W']` for pixel pooling, `[N, O]` for slice and energy pooling.
+        """
+        self.check_images(x)
+        first, index1 = self.conv1(x, return_indices=True)
+        _, index2 = self.conv2(F.relu(first), return_indices=True)
+        return {"stage1": index1, "stage2": index2}
+
+
+@register_model(
+    "pixel_pool",
+    title="Scaled convolution, pixel pooling",
+    citation=CITATION,
+    guarantee="Every pixel takes its strongest response over all kernel sizes k, k + 2, … that "
+    "fit the input.",
+    limits="Kernels are only enlarged, never shrunk below k; a kernel of size K sees no centre "
+    "closer than K/2 to the border.",
+)
+class PixelPoolNet(ScalePoolingNet):
+    """`[N, C, H, W] -> [N, num_classes]`: maximum over scale at every pixel."""
+
+    pool = "pixel"
+
+
+@register_model(
+    "slice_pool",
+    title="Scaled convolution, slice pooling",
+    citation=CITATION,
+    guarantee="Every channel takes the whole map of the kernel size with the strongest response, "
+    "so that the chosen kernel follows the object's size.",
+    limits="Kernels are only enlarged, never shrunk below k; one size per channel and image, so "
+    "that objects of two sizes compete.",
+)
+class SlicePoolNet(ScalePoolingNet):
+    """`[N, C, H, W] -> [N, num_classes]`: the slice that holds the maximum."""
+
+    pool = "slice"
+
+
+@register_model(
+    "energy_pool",
+    title="Scaled convolution, energy pooling",
+    citation=CITATION,
+    guarantee="Every channel takes the whole map of the kernel size with the largest sum.",
+    limits="Maps of large kernels are framed with zeros, so that their sum is smaller and small "
+    "kernels are favoured.",
+)
+class EnergyPoolNet(ScalePoolingNet):
+    """`[N, C, H, W] -> [N, num_classes]`: the slice with the largest sum."""
+
+    pool = "energy"
+
+
+@register_model(
+    "conv3d",
+    title="Scaled convolution, 3-D convolution",
+    citation=CITATION,
+    guarantee="No pooling over scale: a 3-D convolution sees the responses of seven neighbouring "
+    "kernel sizes at once.",
+    limits="The scale axis is the kernel size k + 2i, so that a doubled object is no shift along "
+    "it; 6.6 times the parameters of the others.",
+)
+class Conv3dNet(TwoStageNet):
+    """`[N, C, H, W] -> [N, num_classes]`: a scaled convolution, then a 3-D one over (S, H, W).
+
+    Args:
+        in_channels: Channels of the images.
+        num_classes: Number of logits.
+        kernel_size: Side k of both kernels, the 3-D one along scale too.
+        interpolation: How a kernel is resampled, see `SConv2d`.
+        method: How the scaled convolution is computed, see `SConv2d`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        kernel_size: int = 7,
+        interpolation: Interpolation = "bicubic",
+        method: Method = "auto",
+    ) -> None:
+        check_positive(in_channels=in_channels, num_classes=num_classes, kernel_size=kernel_size)
+        super().__init__(
+            SConv2d(
+                in_channels, CHANNELS[0], kernel_size, interpolation=interpolation, method=method
+            ),
+            nn.Conv3d(*CHANNELS, kernel_size),
+            in_channels,
+            num_classes,
+            # k scales must fit: ⌊(n − k) / 2⌋ + 1 ≥ k.
+            minimum_size=3 * kernel_size - 2,
+        )

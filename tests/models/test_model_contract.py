@@ -1,0 +1,177 @@
+"""What every registered model must keep; a model added to the registry is tested here by itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equiscale
+from equiscale.core.errors import OptionError, ShapeError
+from equiscale.models import Classifier, PoolsOverScale, create_model, list_models, model_card
+
+PAPER_PARAMETERS = {
+    "standard": 27_108,
+    "pixel_pool": 27_108,
+    "slice_pool": 27_108,
+    "energy_pool": 27_108,
+    "conv3d": 177_636,
+}
+
+
+def build(name: str, **arguments: int) -> Classifier:
+    torch.manual_seed(0)
+    model = create_model(name, **{"in_channels": 1, "num_classes": 5, **arguments})
+    assert isinstance(model, Classifier)
+    return model
+
+
+def images_for(model: Classifier, batch: int = 2, seed: int = 0) -> Tensor:
+    """Random images a little larger than the smallest the model accepts, not square."""
+    generator = torch.Generator().manual_seed(seed)
+    size = model.minimum_size
+    return torch.rand(batch, model.in_channels, size + 3, size + 4, generator=generator)
+
+
+@pytest.fixture(params=list_models())
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_registry_holds_the_papers_models() -> None:
+    assert equiscale.list_models() == list(PAPER_PARAMETERS)
+
+
+def test_parameter_count_is_the_papers(name: str) -> None:
+    assert model_card(name).count_parameters() == PAPER_PARAMETERS[name]
+
+
+def test_card_says_everything(name: str) -> None:
+    card = model_card(name)
+    assert card.name == name
+    assert all((card.title, card.citation, card.guarantee, card.limits))
+    assert "kernel_size" in card.options
+
+
+def test_counting_parameters_leaves_the_generator_alone(name: str) -> None:
+    before = torch.get_rng_state()
+    model_card(name).count_parameters()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_same_seed_same_weights(name: str) -> None:
+    for (key, first), second in zip(
+        build(name).state_dict().items(), build(name).state_dict().values(), strict=True
+    ):
+        assert torch.equal(first, second), key
+
+
+def test_logits_have_one_column_per_class(name: str) -> None:
+    model = build(name, in_channels=3, num_classes=4)
+    logits = model(images_for(model))
+    assert logits.shape == (2, 4)
+    assert logits.isfinite().all()
+
+
+def test_empty_batch(name: str) -> None:
+    model = build(name)
+    assert model(images_for(model)[:0]).shape == (0, 5)
+
+
+def test_every_parameter_gets_a_gradient(name: str) -> None:
+    model = build(name)
+    model(images_for(model, batch=4)).square().sum().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.abs().sum() > 0, key
+
+
+def test_state_dict_holds_learned_parameters_only(name: str) -> None:
+    model = build(name)
+    assert list(model.state_dict()) == [key for key, _ in model.named_parameters()]
+
+
+def test_parameters_come_in_reading_order(name: str) -> None:
+    keys = list(build(name).state_dict())
+    assert keys[-2:] == ["head.weight", "head.bias"]
+    stages = [key.split(".")[-2] for key in keys if ".weight" in key]
+    assert stages[-3:] == ["conv1", "conv2", "head"]
+
+
+def test_calls_leave_no_trace(name: str) -> None:
+    """A second call, after others of another size and other methods, gives the same bits."""
+    model = build(name).eval()
+    x = images_for(model)
+    with torch.no_grad():
+        first = model(x)
+        attributes = set(vars(model))
+        model.stages(x[:1])
+        assert torch.equal(model(x), first)
+    assert set(vars(model)) == attributes
+
+
+def test_stages_are_what_the_head_sees(name: str) -> None:
+    model = build(name)
+    x = images_for(model)
+    stages = model.stages(x)
+    assert all(value.ndim >= 4 and len(value) == len(x) for value in stages.values())
+    assert all((value >= 0).all() for value in stages.values()), "after the ReLU"
+    last = list(stages.values())[-1]
+    torch.testing.assert_close(model.head(last.flatten(2).amax(2)), model(x))
+
+
+def test_samples_do_not_see_each_other(name: str) -> None:
+    model = build(name).eval()
+    x = images_for(model, batch=3)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x)[1:2], model(x[1:2]))
+
+
+def test_scale_indices_match_the_stages(name: str) -> None:
+    model = build(name)
+    if not isinstance(model, PoolsOverScale):
+        pytest.skip(f"{name} does not pool over scale")
+    x = images_for(model)
+    indices, stages = model.scale_indices(x), build(name).stages(x)
+    assert set(indices) <= set(stages)
+    assert "stage2" in indices
+    for stage, index in indices.items():
+        assert index.dtype == torch.int64
+        assert index.shape in (stages[stage].shape, stages[stage].shape[:2])
+        assert index.min() >= 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [((1, 4, 64, 64), r"needs images \[N, 1, H, W\], got \[1, 4, 64, 64\]"), ((1, 64, 64), "got")],
+)
+def test_wrong_images_are_named(name: str, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        build(name)(torch.zeros(shape))
+
+
+def test_smallest_image_works_and_a_smaller_one_is_named(name: str) -> None:
+    model = build(name)
+    size = model.minimum_size
+    assert model(torch.rand(1, 1, size, size)).shape == (1, 5)
+    with pytest.raises(ShapeError, match=f"at least {size}×{size} pixels"):
+        model(torch.rand(1, 1, size - 1, size))
+
+
+def test_unknown_option_lists_near_matches(name: str) -> None:
+    with pytest.raises(OptionError, match=r"'kernel_sise'; did you mean 'kernel_size'\?"):
+        create_model(name, in_channels=1, num_classes=5, kernel_sise=7)
+
+
+@pytest.mark.parametrize("kernel_size", [0, -3, 7.0, True, "7"])
+def test_bad_kernel_size_is_named(name: str, kernel_size: object) -> None:
+    with pytest.raises(OptionError, match="kernel_size must be an integer of at least 1"):
+        create_model(name, in_channels=1, num_classes=5, kernel_size=kernel_size)
+
+
+def test_modules_can_be_copied_and_pickled_by_state(name: str) -> None:
+    first, second = build(name), create_model(name, in_channels=1, num_classes=5)
+    assert isinstance(second, nn.Module)
+    second.load_state_dict(first.state_dict())
+    x = images_for(first)
+    assert torch.equal(first(x), second(x))
