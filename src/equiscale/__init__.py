@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from equiscale.core.spec import Scenario, Split
     from equiscale.data.dataset import StirDataset, load_dataset
     from equiscale.layers import ScalePool, SConv2d
-    from equiscale.models import create_model, list_models, register_model
+    from equiscale.models import (
+        create_model,
+        list_models,
+        load_model,
+        register_model,
+        save_model,
+    )
 
 __version__ = "0.1.0"
 
@@ -25,8 +31,10 @@ _HOME = {
     "StirDataset": "equiscale.data.dataset",
     "create_model": "equiscale.models",
     "list_models": "equiscale.models",
+    "load_model": "equiscale.models",
     "load_dataset": "equiscale.data.dataset",
     "register_model": "equiscale.models",
+    "save_model": "equiscale.models",
 }
 
 __all__ = [
@@ -40,7 +48,9 @@ __all__ = [
     "create_model",
     "list_models",
     "load_dataset",
+    "load_model",
     "register_model",
+    "save_model",
 ]
 
 

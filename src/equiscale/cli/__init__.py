@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from equiscale import __version__
-from equiscale.cli import data, results, sweep, train
+from equiscale.cli import basis, data, models, results, sweep, train
 from equiscale.core.errors import EquiscaleError
 
 USAGE_ERROR = 2
@@ -38,6 +38,10 @@ def equiscale(
     ),
 ) -> None:
     """Scale-equivariant networks and the STIR benchmark."""
+
+
+app.command("models")(models.models)
+app.add_typer(basis.app, name="basis")
 
 
 def main() -> None:

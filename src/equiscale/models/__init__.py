@@ -1,6 +1,11 @@
 """The eleven models of the paper and the registry they live in. Knows no datasets."""
 
-from equiscale.models import plain, scaled_conv_nets  # noqa: F401 - they register their models
+from equiscale.models import (  # noqa: F401, I001 - they register their models, in this order
+    plain,
+    prior_work,
+    steerable_nets,
+    scaled_conv_nets,
+)
 from equiscale.models.base import (
     Classifier,
     ModelCard,
@@ -11,14 +16,19 @@ from equiscale.models.base import (
     model_card,
     register_model,
 )
+from equiscale.models.checkpoint import Checkpoint, load_model, read_checkpoint, save_model
 
 __all__ = [
+    "Checkpoint",
     "Classifier",
     "ModelCard",
     "ModelSpec",
     "PoolsOverScale",
     "create_model",
     "list_models",
+    "load_model",
     "model_card",
+    "read_checkpoint",
     "register_model",
+    "save_model",
 ]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError, UnknownNameError
+from equiscale.core.options import check_positive
 from equiscale.core.registry import Registry, unknown_name_message
 from equiscale.layers import GlobalMaxPool
 
@@ -29,8 +30,8 @@ class Classifier(nn.Module, ABC):
     """`[N, C, H, W] -> [N, num_classes]`: what every registered model offers.
 
     - `forward(x)` returns logits.
-    - `stages(x)` returns the feature map after each stage by name, in order; the last one is
-      what the global max pooling and the head see.
+    - `stages(x)` returns the feature map after each stage by name, in order, and
+      `classify(stages(x))` is `forward(x)`.
     - `scale_indices(x)` exists where a model pools over scale: the chosen index per stage.
 
     A model keeps nothing between calls; filters that follow from its options are non-persistent
@@ -57,11 +58,15 @@ class Classifier(nn.Module, ABC):
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] ->` the feature map `[N, O, ...]` after each stage, in order."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, num_classes]`."""
-        *_, last = self.stages(x).values()
+    def classify(self, stages: dict[str, Tensor]) -> Tensor:
+        """`stages(x) -> [N, num_classes]`: global max pooling of the last stage, and the head."""
+        *_, last = stages.values()
         logits: Tensor = self.head(self.global_pool(last))
         return logits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, num_classes]`."""
+        return self.classify(self.stages(x))
 
     def check_images(self, x: Tensor) -> None:
         """Raise `ShapeError` unless the images have the right rank, channels and size."""
@@ -118,13 +123,6 @@ class TwoStageNet(Classifier):
         self.check_images(x)
         first = F.relu(self.conv1(x))
         return {"stage1": first, "stage2": F.relu(self.conv2(first))}
-
-
-def check_positive(**sizes: int) -> None:
-    """Raise `OptionError` unless every argument is an integer of at least 1."""
-    for name, value in sizes.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise OptionError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -218,8 +216,12 @@ def list_models() -> list[str]:
 
 
 def model_card(name: str) -> ModelCard:
-    """Return the card of a registered model."""
-    return _MODELS[name]
+    """Return the card of a registered model, or what is known of `package.module:factory`."""
+    if name in _MODELS:
+        return _MODELS[name]
+    factory = find_factory(name)
+    title = (inspect.getdoc(factory) or name).partition("\n")[0]
+    return ModelCard(name, title, "", "", "", factory)
 
 
 def create_model(name: str, *, in_channels: int, num_classes: int, **options: Any) -> nn.Module:  # noqa: ANN401 - each model has its own options

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from equiscale.models.base import CHANNELS, TwoStageNet, check_positive, register_model
+from equiscale.core.options import check_positive
+from equiscale.models.base import CHANNELS, TwoStageNet, register_model
 
 
 @register_model(

@@ -1,0 +1,26 @@
+"""Checks of options that several rooms share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Real
+
+from equiscale.core.errors import OptionError
+
+
+def check_positive(**sizes: int) -> None:
+    """Raise `OptionError` unless every argument is an integer of at least 1."""
+    for name, value in sizes.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise OptionError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def check_numbers(name: str, values: object) -> None:
+    """Raise `OptionError` unless the option is a list, tuple or range of numbers, not empty.
+
+    Example:
+        >>> check_numbers("scales", (1.0, 2.0))
+    """
+    numbers = list(values) if isinstance(values, Iterable) else []
+    if not numbers or not all(isinstance(number, Real) for number in numbers):
+        raise OptionError(f"{name} must be a list of numbers, got {values!r}")

@@ -1,0 +1,249 @@
+"""Models in files: safetensors with everything inside that is needed to build them again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from equiscale.core.errors import FileContentError, OptionError
+from equiscale.core.files import atomic_write, canonical_json
+from equiscale.models.base import ModelSpec, create_model
+
+FORMAT = "equiscale-model-1"
+_PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
+_DERIVED_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a model file.
+
+    Attributes:
+        spec: Name, sizes and options of the model.
+        class_names: Name of each logit, if they were given.
+        derived: Norm of each filter that follows from the options, to notice other ones.
+        weights: Learned parameters by name.
+    """
+
+    spec: ModelSpec
+    class_names: tuple[str, ...] | None
+    derived: Mapping[str, float]
+    weights: Mapping[str, Tensor]
+
+
+def save_model(
+    model: nn.Module, path: str | Path, class_names: Sequence[str] | None = None
+) -> Path:
+    """Write a model from `create_model` to a file, complete or not at all.
+
+    Args:
+        model: The model; compiled or wrapped for distributed training is fine.
+        path: The file, usually `*.safetensors`.
+        class_names: Name of each logit; by default those the model already has.
+    """
+    plain = _unwrapped(model)
+    spec = getattr(plain, "spec", None)
+    if not isinstance(spec, ModelSpec):
+        raise OptionError(
+            f"only models built by create_model can be saved, got {type(plain).__name__}; "
+            f"register it, or name it as 'package.module:factory', and build it by that name"
+        )
+    names = class_names if class_names is not None else getattr(plain, "class_names", None)
+    weights = {key: value.detach().cpu().contiguous() for key, value in plain.state_dict().items()}
+    checkpoint = Checkpoint(spec, _checked_names(names, spec), _derived_norms(plain), weights)
+    _check_finite(weights, "the model")
+    with atomic_write(Path(path)) as file:
+        file.write(save(dict(weights), _to_metadata(checkpoint)))
+    return Path(path)
+
+
+def load_model(path: str | Path, *, allow_import: bool = False) -> nn.Module:
+    """Build the model in a file again, with its weights, in evaluation mode.
+
+    `class_names` of the model are those in the file. Nothing in the file is executed: a model
+    named as `package.module:factory` needs `allow_import=True`, because importing runs code.
+    """
+    checkpoint = read_checkpoint(path)
+    if ":" in checkpoint.spec.name and not allow_import:
+        raise FileContentError(
+            f"{path} holds the model {checkpoint.spec.name!r}, and building it would import that "
+            f"module; pass allow_import=True if you trust the file"
+        )
+    model = _build(checkpoint, path)
+    _check_weights(model, checkpoint.weights, path)
+    _check_derived(model, checkpoint.derived, path)
+    dtypes = {value.dtype for value in checkpoint.weights.values() if value.is_floating_point()}
+    if len(dtypes) == 1:
+        model.to(dtypes.pop())
+    model.load_state_dict(dict(checkpoint.weights))
+    model.class_names = checkpoint.class_names  # type: ignore[assignment]
+    return model.eval()
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a model file without building the model."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise FileContentError(f"the model file {path} cannot be read ({error})") from error
+    try:
+        weights = load(content)
+    except SafetensorError as error:
+        if content.startswith(_PICKLE_STARTS):
+            raise FileContentError(
+                f"{path} looks like a pickle, as torch.save writes it; pickles can run code and "
+                f"are not read: load it yourself, copy its weights and use save_model"
+            ) from error
+        raise FileContentError(
+            f"{path} is not a complete safetensors file ({error}); expected one written by "
+            f"save_model"
+        ) from error
+    return _from_metadata(_metadata(content), weights, path)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return _unwrapped(model.module)
+    compiled = getattr(model, "_orig_mod", None)
+    return _unwrapped(compiled) if isinstance(compiled, nn.Module) else model
+
+
+def _checked_names(names: Sequence[str] | None, spec: ModelSpec) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if isinstance(names, str) or len(names) != spec.num_classes:
+        raise OptionError(
+            f"class_names must be a list of {spec.num_classes} names, one for each logit, "
+            f"got {names!r}"
+        )
+    return tuple(str(name) for name in names)
+
+
+# --- What is inside -------------------------------------------------------------------------------
+
+
+def _to_metadata(checkpoint: Checkpoint) -> dict[str, str]:
+    spec = checkpoint.spec
+    description = {
+        "name": spec.name,
+        "in_channels": spec.in_channels,
+        "num_classes": spec.num_classes,
+        "options": {key: _plain(value) for key, value in spec.options.items()},
+        "class_names": checkpoint.class_names,
+        "derived": dict(checkpoint.derived),
+    }
+    try:
+        return {"format": FORMAT, "model": canonical_json(description)}
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"the options of {spec.name!r} cannot be written as JSON ({error}); use numbers, "
+            f"texts and lists"
+        ) from error
+
+
+def _plain(value: object) -> object:
+    """Return an option as JSON has it: lists for sequences, Python's own numbers, texts."""
+    if isinstance(value, (list, tuple, range)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+def _from_metadata(
+    metadata: Mapping[str, str], weights: Mapping[str, Tensor], path: str | Path
+) -> Checkpoint:
+    if metadata.get("format") != FORMAT:
+        raise FileContentError(
+            f"{path} has the format {metadata.get('format')!r}, expected {FORMAT!r}: it was not "
+            f"written by save_model of this version"
+        )
+    try:
+        fields = json.loads(metadata["model"])
+        spec = ModelSpec(
+            fields["name"], fields["in_channels"], fields["num_classes"], fields["options"]
+        )
+        names = None if fields["class_names"] is None else tuple(fields["class_names"])
+        return Checkpoint(spec, names, dict(fields["derived"]), weights)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileContentError(f"{path} does not describe its model ({error!r})") from error
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """Return the metadata of a safetensors file that was already found to be valid."""
+    length = int.from_bytes(content[:8], "little")
+    header: dict[str, Any] = json.loads(content[8 : 8 + length])
+    return dict(header.get("__metadata__", {}))
+
+
+def _derived_norms(model: nn.Module) -> dict[str, float]:
+    """Return the norm of each buffer that is not saved."""
+    saved = model.state_dict().keys()
+    return {
+        name: float(buffer.detach().double().norm())
+        for name, buffer in model.named_buffers()
+        if name not in saved
+    }
+
+
+# --- Checks ---------------------------------------------------------------------------------------
+
+
+def _build(checkpoint: Checkpoint, path: str | Path) -> nn.Module:
+    spec = checkpoint.spec
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return create_model(
+                spec.name,
+                in_channels=spec.in_channels,
+                num_classes=spec.num_classes,
+                **spec.options,
+            )
+    except (LookupError, TypeError, ValueError) as error:
+        raise FileContentError(f"the model in {path} cannot be built: {error}") from error
+
+
+def _check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | Path) -> None:
+    expected = {key: list(value.shape) for key, value in model.state_dict().items()}
+    found = {key: list(value.shape) for key, value in weights.items()}
+    missing, foreign = sorted(expected.keys() - found), sorted(found.keys() - expected)
+    if missing or foreign:
+        raise FileContentError(
+            f"the weights in {path} are not those of its model: missing {missing or 'none'}, "
+            f"unexpected {foreign or 'none'}"
+        )
+    for key, shape in expected.items():
+        if found[key] != shape:
+            raise FileContentError(f"{key} in {path} has the shape {found[key]}, expected {shape}")
+    _check_finite(weights, str(path))
+
+
+def _check_finite(weights: Mapping[str, Tensor], where: str) -> None:
+    for key, value in weights.items():
+        if not value.isfinite().all():
+            raise FileContentError(
+                f"{key} in {where} holds NaN or infinity; such a model is neither saved nor loaded"
+            )
+
+
+def _check_derived(model: nn.Module, expected: Mapping[str, float], path: str | Path) -> None:
+    found = _derived_norms(model)
+    for name in sorted(expected.keys() | found.keys()):
+        pair = expected.get(name, math.nan), found.get(name, math.nan)
+        if not math.isclose(*pair, rel_tol=_DERIVED_TOLERANCE):
+            raise FileContentError(
+                f"the model in {path} was trained with another {name} (norm {pair[0]:.6g}) than "
+                f"its options give here ({pair[1]:.6g}); use the same basis file"
+            )

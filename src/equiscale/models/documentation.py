@@ -1,0 +1,28 @@
+"""The pages of the documentation that follow from the registry."""
+
+from __future__ import annotations
+
+from equiscale.models.base import ModelCard, list_models, model_card
+
+
+def models_table() -> str:
+    """Return the models of the package as a Markdown table, one row each."""
+    lines = ["| model | title | proposed by | parameters | options |", "| --- " * 5 + "|"]
+    for card in _own_cards():
+        options = ", ".join(f"`{name}={default!r}`" for name, default in card.options.items())
+        cells = (f"`{card.name}`", card.title, card.citation, f"{card.count_parameters():,}")
+        lines.append(f"| {' | '.join(cells)} | {options} |")
+    return "\n".join(lines) + "\n"
+
+
+def models_promises() -> str:
+    """Return what each model of the package guarantees and where that ends, in Markdown."""
+    return "\n".join(
+        f"- **{card.name}.** {card.guarantee} *Where it ends:* {card.limits}"
+        for card in _own_cards()
+    )
+
+
+def _own_cards() -> list[ModelCard]:
+    cards = [model_card(name) for name in list_models()]
+    return [card for card in cards if card.factory.__module__.startswith("equiscale.")]

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from equiscale.layers.frugal_conv import frugal_conv2d
+
+Tensors = tuple[Tensor, Tensor, Tensor]
+
+
+def tensors(channels: int, dtype: torch.dtype = torch.float64) -> Tensors:
+    """Input, weight and bias; behind a global max pooling the gradient counts as sparse."""
+    generator = torch.Generator().manual_seed(3)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=dtype).requires_grad_()
+
+    return draw(2, channels, 21, 19), draw(5, channels, 3, 3), draw(5)
+
+
+def gradients_of(output: Tensor, inputs: Sequence[Tensor], sparse: bool) -> tuple[Tensor, ...]:
+    reduced = output.flatten(2).max(2).values if sparse else output
+    return torch.autograd.grad(reduced.sin().sum(), inputs)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("padding", "dilation"), [(0, 1), (2, 1), (1, 2)])
+def test_equals_conv2d(sparse: bool, channels: int, padding: int, dilation: int) -> None:
+    x, weight, bias = inputs = tensors(channels)
+    ours = frugal_conv2d(x, weight, bias, padding=padding, dilation=dilation)
+    theirs = F.conv2d(x, weight, bias, padding=padding, dilation=dilation)
+    torch.testing.assert_close(ours, theirs)
+    for mine, reference in zip(
+        gradients_of(ours, inputs, sparse), gradients_of(theirs, inputs, sparse), strict=True
+    ):
+        torch.testing.assert_close(mine, reference)
+
+
+def test_zeros_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dense backward pass is not reached behind a global max pooling."""
+    monkeypatch.setattr("equiscale.layers.frugal_conv._dense_gradients", None)
+    inputs = tensors(3)
+    gradients_of(frugal_conv2d(*inputs), inputs, sparse=True)
+    with pytest.raises(TypeError, match="not callable"):
+        gradients_of(frugal_conv2d(*inputs), inputs, sparse=False)
+
+
+def test_patches_are_gathered_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = tensors(3)
+    whole = gradients_of(frugal_conv2d(*inputs), inputs, sparse=True)
+    monkeypatch.setattr("equiscale.layers.frugal_conv.CHUNK", 100)
+    for mine, reference in zip(
+        gradients_of(frugal_conv2d(*inputs), inputs, sparse=True), whole, strict=True
+    ):
+        torch.testing.assert_close(mine, reference)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_second_derivatives(channels: int) -> None:
+    x, weight, _ = tensors(channels)
+    inputs = x[..., :5, :5].detach().requires_grad_(), weight
+    assert torch.autograd.gradcheck(frugal_conv2d, inputs)
+    assert torch.autograd.gradgradcheck(frugal_conv2d, inputs)
+
+
+def test_gradient_of_one_input_alone() -> None:
+    x, weight, _ = tensors(2)
+    for inputs in ((x, weight.detach()), (x.detach(), weight)):
+        wanted = [t for t in inputs if t.requires_grad]
+        (mine,) = gradients_of(frugal_conv2d(*inputs), wanted, sparse=True)
+        (reference,) = gradients_of(F.conv2d(*inputs), wanted, sparse=True)
+        torch.testing.assert_close(mine, reference)
+
+
+def test_no_gradient_at_all_is_zero() -> None:
+    x, weight, bias = tensors(2)
+    loss = (frugal_conv2d(x, weight, bias) * 0).sum()
+    assert not any(gradient.any() for gradient in torch.autograd.grad(loss, (x, weight, bias)))
+
+
+def test_backward_twice_and_empty_batch() -> None:
+    x, weight, _ = tensors(2)
+    loss = frugal_conv2d(x, weight).flatten(2).max(2).values.sum()
+    first = torch.autograd.grad(loss, weight, retain_graph=True)
+    assert torch.equal(*first, *torch.autograd.grad(loss, weight))
+    (gradient,) = torch.autograd.grad(frugal_conv2d(x[:0], weight).sum(), weight)
+    assert not gradient.any()
+
+
+def test_autocast_computes_gradients_in_the_weights_precision() -> None:
+    x, weight, bias = tensors(3, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = frugal_conv2d(x, weight, bias)
+    assert output.dtype == torch.bfloat16
+    (gradient,) = torch.autograd.grad(output.float().flatten(2).max(2).values.sum(), weight)
+    assert gradient.dtype == torch.float32

@@ -1,0 +1,217 @@
+"""Model files: what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from equiscale import load_model, save_model
+from equiscale.core.errors import FileContentError, OptionError
+from equiscale.layers.disco import DiscoSettings, solve_raw_basis, write_raw_basis
+from equiscale.models import create_model, list_models, model_card, read_checkpoint
+from equiscale.models.checkpoint import FORMAT
+
+CLASSES = ["cat", "dog", "Ünïcode"]
+
+
+def small_model(name: str = "standard", **options: Any) -> nn.Module:
+    if "image_size" in model_card(name).options:
+        options = {"image_size": (32, 33), **options}
+    torch.manual_seed(1)
+    return create_model(name, in_channels=1, num_classes=3, **options)
+
+
+def rewrite(
+    path: Path,
+    changes: dict[str, torch.Tensor] | None = None,
+    metadata: dict[str, str] | None = None,
+) -> None:
+    """Change tensors or metadata of a model file."""
+    header = path.read_bytes()
+    length = int.from_bytes(header[:8], "little")
+    old = json.loads(header[8 : 8 + length])["__metadata__"]
+    save_file({**load_file(path), **(changes or {})}, path, old if metadata is None else metadata)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return save_model(small_model(), tmp_path / "model.safetensors", CLASSES)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_round_trip(name: str, tmp_path: Path) -> None:
+    model = small_model(name).eval()
+    path = save_model(model, tmp_path / f"{name}.safetensors", CLASSES)
+    state = torch.get_rng_state()
+    loaded = load_model(path)
+    assert torch.equal(state, torch.get_rng_state()), "loading drew random numbers"
+    assert type(loaded) is type(model)
+    assert loaded.class_names == tuple(CLASSES)
+    assert not loaded.training
+    x = torch.rand(2, 1, 32, 33)
+    with torch.no_grad():
+        assert torch.equal(loaded(x), model(x))
+    spec = read_checkpoint(path).spec
+    assert (spec.name, spec.in_channels, spec.num_classes) == (name, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("xu", {"kernel_size": 5, "kernel_sizes": [3, 5]}),
+        ("kanazawa", {"exponents": range(-1, 2)}),
+        ("hermite", {"scales": np.array([2.0, 3.0]).tolist(), "kernel_size": 5}),
+        ("hermite", {"scales": tuple(np.array([2.0, 3.0]))}),
+        ("disco", {"scales": [1.0, 2.0]}),
+        ("slice_pool", {"interpolation": "bilinear", "method": "direct"}),
+    ],
+)
+def test_options_come_back(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    model = small_model(name, **options)
+    loaded = load_model(save_model(model, tmp_path / "model.safetensors"))
+    x = torch.rand(1, 1, 32, 32)
+    assert torch.equal(loaded(x), model(x))
+    assert loaded.class_names is None
+
+
+def test_precision_comes_back(tmp_path: Path) -> None:
+    model = small_model().double()
+    loaded = load_model(save_model(model, tmp_path / "model.safetensors"))
+    assert next(loaded.parameters()).dtype == torch.float64
+
+
+def test_compiled_model_is_saved_plain(tmp_path: Path) -> None:
+    compiled: nn.Module = torch.compile(small_model(), backend="eager")  # type: ignore[assignment]
+    assert load_model(save_model(compiled, tmp_path / "model.safetensors"))
+
+
+def test_class_names_must_fit(tmp_path: Path) -> None:
+    for names in (["one"], "abc"):
+        with pytest.raises(OptionError, match="class_names must be a list of 3 names"):
+            save_model(small_model(), tmp_path / "model.safetensors", names)
+    assert not list(tmp_path.iterdir())
+
+
+def test_model_from_elsewhere_cannot_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="only models built by create_model"):
+        save_model(nn.Linear(1, 1), tmp_path / "model.safetensors")
+
+
+def test_nan_is_neither_saved_nor_loaded(saved: Path) -> None:
+    before = saved.read_bytes()
+    model = small_model()
+    nn.init.constant_(model.head.bias, float("nan"))  # type: ignore[union-attr, arg-type]
+    with pytest.raises(FileContentError, match=r"head\.bias in the model holds NaN"):
+        save_model(model, saved)
+    assert saved.read_bytes() == before
+    rewrite(saved, {"head.bias": torch.full((3,), float("inf"))})
+    with pytest.raises(FileContentError, match=r"head\.bias in .* holds NaN or infinity"):
+        load_model(saved)
+
+
+def test_wrong_shape_is_named(saved: Path) -> None:
+    rewrite(saved, {"head.weight": torch.zeros(3, 31)})
+    with pytest.raises(FileContentError, match=r"head\.weight .* \[3, 31\], expected \[3, 32\]"):
+        load_model(saved)
+
+
+def test_foreign_keys_are_named(saved: Path) -> None:
+    rewrite(saved, {"conv9.weight": torch.zeros(1)})
+    with pytest.raises(FileContentError, match=r"unexpected \['conv9\.weight'\]"):
+        load_model(saved)
+
+
+def test_missing_file_and_directory(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent.safetensors", tmp_path):
+        with pytest.raises(FileContentError, match="cannot be read"):
+            load_model(path)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_pickle_is_not_opened(saved: Path, old: bool) -> None:
+    torch.save(small_model().state_dict(), saved, _use_new_zipfile_serialization=not old)
+    with pytest.raises(FileContentError, match="looks like a pickle"):
+        load_model(saved)
+
+
+def test_truncated_and_foreign_files(saved: Path) -> None:
+    content = saved.read_bytes()
+    for damaged in (content[:-10], content[:5], b"", b"\xff" * 100):
+        saved.write_bytes(damaged)
+        with pytest.raises(FileContentError, match="not a complete safetensors file"):
+            load_model(saved)
+    save_file({"weight": torch.zeros(1)}, saved)
+    with pytest.raises(FileContentError, match=f"the format None, expected '{FORMAT}'"):
+        load_model(saved)
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ("not json", "does not describe its model"),
+        ("[]", "does not describe its model"),
+        ('{"name":"standard"}', "does not describe its model"),
+        (("no_model", 1, 3, {}), "cannot be built: unknown model 'no_model'"),
+        (("standard", 1, 3, {"depth": 3}), "cannot be built: unknown option"),
+        (("standard", 1, "3", {}), "cannot be built: num_classes must be an integer"),
+        (("standard", 1, 3, {"kernel_size": [7]}), "cannot be built: kernel_size must be"),
+    ],
+)
+def test_bad_descriptions_are_named(
+    saved: Path, description: str | tuple[object, ...], message: str
+) -> None:
+    if isinstance(description, tuple):
+        keys = ("name", "in_channels", "num_classes", "options")
+        fields = dict(zip(keys, description, strict=True))
+        description = json.dumps({**fields, "class_names": None, "derived": {}})
+    rewrite(saved, metadata={"format": FORMAT, "model": description})
+    with pytest.raises(FileContentError, match=message):
+        load_model(saved)
+
+
+def test_file_cannot_import_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "foreign_model.py").write_text(
+        "from torch import nn\n"
+        "def build(in_channels, num_classes):\n"
+        "    return nn.Linear(in_channels, num_classes)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    model = create_model("foreign_model:build", in_channels=4, num_classes=3)
+    path = save_model(model, tmp_path / "model.safetensors")
+    monkeypatch.delitem(__import__("sys").modules, "foreign_model")
+    with pytest.raises(FileContentError, match="pass allow_import=True if you trust the file"):
+        load_model(path)
+    assert "foreign_model" not in __import__("sys").modules
+    assert isinstance(load_model(path, allow_import=True), nn.Linear)
+
+
+def test_options_that_are_not_json_are_named(tmp_path: Path) -> None:
+    model = create_model(f"{__name__}:needs_an_object", in_channels=1, num_classes=3, thing={1, 2})
+    with pytest.raises(OptionError, match="cannot be written as JSON"):
+        save_model(model, tmp_path / "model.safetensors")
+
+
+def needs_an_object(in_channels: int, num_classes: int, thing: object) -> nn.Module:
+    return nn.Identity()
+
+
+def test_another_basis_is_noticed(tmp_path: Path) -> None:
+    basis = tmp_path / "basis.safetensors"
+    settings = DiscoSettings(kernel_size=3, support=7)
+    write_raw_basis(basis, solve_raw_basis(settings))
+    path = save_model(small_model("disco", basis=str(basis)), tmp_path / "model.safetensors")
+    assert load_model(path)
+    changed = solve_raw_basis(DiscoSettings(kernel_size=3, support=7, correlation=0.0))
+    write_raw_basis(basis, changed)
+    with pytest.raises(FileContentError, match=r"was trained with another conv1\.basis1"):
+        load_model(path)
+    basis.unlink()
+    with pytest.raises(FileContentError, match="cannot be built: there is no basis file"):
+        load_model(path)

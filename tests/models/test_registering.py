@@ -1,0 +1,133 @@
+"""A user's own model, registered or named by where it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import equiscale
+from equiscale.core.errors import DuplicateNameError, OptionError, UnknownNameError
+from equiscale.core.registry import Registry
+from equiscale.models import ModelCard, base, create_model, list_models, model_card, register_model
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests register models without leaving them behind."""
+    registry: Registry[ModelCard] = Registry("model")
+    for name in list_models():
+        registry.add(name, model_card(name))
+    monkeypatch.setattr(base, "_MODELS", registry)
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "own_models.py").write_text(
+        "from torch import nn\n"
+        "class Tiny(nn.Module):\n"
+        "    '''A tiny model.\n\n    With more text.'''\n"
+        "    def __init__(self, in_channels, num_classes, width=4):\n"
+        "        super().__init__()\n"
+        "        self.conv = nn.Conv2d(in_channels, width, 3)\n"
+        "        self.head = nn.Linear(width, num_classes)\n"
+        "    def forward(self, x):\n"
+        "        return self.head(self.conv(x).amax((2, 3)))\n"
+        "def not_a_module(in_channels, num_classes): return 3\n"
+        "def too_narrow(channels): return None\n"
+        "def needy(in_channels, num_classes, depth): return nn.Identity()\n"
+        "number = 7\n"
+    )
+    (tmp_path / "broken_models.py").write_text("import a_package_that_is_missing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "own_models"
+    sys.modules.pop("own_models", None)
+
+
+def test_registered_model_works_by_name() -> None:
+    @register_model("mine", title="Mine")
+    class Mine(nn.Linear):
+        def __init__(self, in_channels: int, num_classes: int, bias: bool = True) -> None:
+            super().__init__(in_channels, num_classes, bias)
+
+    assert equiscale.list_models()[-1] == "mine"
+    model = create_model("mine", in_channels=3, num_classes=2, bias=False)
+    assert isinstance(model, Mine)
+    assert model_card("mine").options == {"bias": True}
+    assert model_card("mine").count_parameters(3, 2) == 8
+
+
+def test_registering_a_name_twice_raises() -> None:
+    with pytest.raises(DuplicateNameError, match="'standard' is already registered"):
+
+        @register_model("standard", title="Another")
+        def another(in_channels: int, num_classes: int) -> nn.Module:
+            return nn.Identity()
+
+
+@pytest.mark.parametrize("name", ["", "my model", "a:b", "1st", 7])
+def test_names_are_plain_words(name: str) -> None:
+    with pytest.raises(OptionError, match="must be a plain word"):
+        register_model(name, title="")
+
+
+def test_factory_must_take_both_arguments() -> None:
+    with pytest.raises(OptionError, match="accepts in_channels and num_classes"):
+
+        @register_model("narrow", title="")
+        def narrow(in_channels: int) -> nn.Module:
+            return nn.Identity()
+
+
+def test_model_named_by_where_it_is(own_module: str) -> None:
+    model = create_model(f"{own_module}:Tiny", in_channels=3, num_classes=5, width=6)
+    assert model(torch.zeros(2, 3, 9, 9)).shape == (2, 5)
+    card = model_card(f"{own_module}:Tiny")
+    assert card.title == "A tiny model."
+    assert card.options == {"width": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("own_models:Missing", UnknownNameError, "no callable 'Missing'"),
+        ("own_models:number", UnknownNameError, "no callable 'number'"),
+        ("own_models:", UnknownNameError, "no callable ''"),
+        (":Tiny", UnknownNameError, "cannot be imported"),
+        ("no_such_module:Tiny", UnknownNameError, "'no_such_module' cannot be imported"),
+        ("broken_models:Tiny", UnknownNameError, "a_package_that_is_missing"),
+        ("own_models:too_narrow", OptionError, "accepts in_channels and num_classes"),
+        ("own_models:not_a_module", OptionError, "its factory returned int"),
+        ("own_models:needy", OptionError, "needs the option 'depth'"),
+        ("standrad", UnknownNameError, "did you mean 'standard'"),
+        (None, OptionError, "must be a text"),
+    ],
+)
+def test_bad_names_are_named(
+    own_module: str, name: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        create_model(name, in_channels=1, num_classes=2)
+
+
+@pytest.mark.parametrize("arguments", [(0, 2), (1, 0), (1.0, 2), (True, 2), ("3", 2)])
+def test_bad_sizes_are_named(arguments: tuple[int, int]) -> None:
+    with pytest.raises(OptionError, match="must be an integer of at least 1"):
+        create_model("standard", in_channels=arguments[0], num_classes=arguments[1])
+
+
+def test_models_can_be_subclassed() -> None:
+    from equiscale.models.plain import StandardNet
+
+    @register_model("wide_head", title="Standard with a hidden layer")
+    class WideHead(StandardNet):
+        def __init__(self, in_channels: int, num_classes: int) -> None:
+            super().__init__(in_channels, num_classes)
+            self.head = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, num_classes))
+
+    model = create_model("wide_head", in_channels=1, num_classes=3)
+    assert model(torch.zeros(2, 1, 20, 20)).shape == (2, 3)
