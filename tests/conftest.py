@@ -6,8 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from filelock import FileLock
+
+from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist runs one worker per core
 
@@ -33,10 +36,28 @@ def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def emoji_file(shared_directory: Path) -> Path:
     """The real emoji dataset, built once per session."""
     from equiscale.build.emoji import build_emoji
-    from equiscale.data.schema import write_arrays
 
     path = shared_directory / "emoji.npz"
     with FileLock(f"{path}.lock"):
         if not path.exists():
             write_arrays(path, build_emoji())
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_arrays() -> StirArrays:
+    """A tiny valid colour dataset of noise: two classes, two instances."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (3, 48, 2, 2, 64, 64, 3), np.uint8)
+    positions = np.zeros((3, 48, 2, 2, 2), np.int64)
+    return StirArrays.assemble(
+        images, positions, ("cat", "dog"), {key: f"the {key}" for key in METADATA_KEYS}
+    )
+
+
+@pytest.fixture(scope="session")
+def small_file(small_arrays: StirArrays, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of `small_arrays`."""
+    path = tmp_path_factory.mktemp("small") / "noise.npz"
+    write_arrays(path, small_arrays)
     return path

@@ -22,6 +22,7 @@ _FOLDER = Path("static", "fontawesome_free", "svgs", "regular").parts
 
 @dataclass(frozen=True)
 class _Task:
+    name: str
     svg: bytes
     positions: Integers  # [3, 48, 2]
 
@@ -37,7 +38,7 @@ def build_emoji(workers: int = 1, progress: Progress = no_progress) -> StirArray
     icons = find_icons()
     positions = draw_positions(card.num_classes, num_instances=1)
     tasks = [
-        _Task(icons[name].read_bytes(), positions[:, :, label, 0])
+        _Task(name, icons[name].read_bytes(), positions[:, :, label, 0])
         for label, name in enumerate(card.class_names)
     ]
     results = map_in_order(_render, tasks, workers, progress)
@@ -62,7 +63,7 @@ def _render(task: _Task) -> Images:
     """Render one icon at every size and put it at its places: [3, 48, 64, 64]."""
     images = np.zeros((len(Split), len(OBJECT_SIZES), CANVAS, CANVAS), np.uint8)
     for row, size in enumerate(OBJECT_SIZES):
-        alpha = render_svg(task.svg, parent_width=size, parent_height=size)[:, :, 3]
+        alpha = render_svg(task.svg, task.name, parent_width=size, parent_height=size)[:, :, 3]
         for split in range(len(Split)):
             left, top = task.positions[split, row]
             paste(images[split, row], alpha, left, top)

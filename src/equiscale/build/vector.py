@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from equiscale.core.errors import EquiscaleError, MissingExtraError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-
-class CairoMissingError(EquiscaleError, ImportError):
-    """The Cairo library of the system is not installed."""
+from equiscale.build.extras import import_cairosvg, import_extra
+from equiscale.core.errors import SourceError
+from equiscale.data.schema import Images
 
 
-def render_svg(svg: bytes, **options: Any) -> npt.NDArray[np.uint8]:  # noqa: ANN401 - CairoSVG's
-    """Render a drawing to RGBA [h, w, 4]; the options are those of `cairosvg.svg2png`."""
-    from PIL import Image
-
-    png = _cairosvg().svg2png(bytestring=svg, **options)
-    with Image.open(io.BytesIO(png)) as image:
-        return np.asarray(image.convert("RGBA"))
+class DrawingError(SourceError):
+    """A vector drawing cannot be rendered."""
 
 
-def _cairosvg() -> Any:  # noqa: ANN401 - an untyped package
+def render_svg(svg: bytes, name: str, **options: int) -> Images:
+    """Render a drawing to RGBA [h, w, 4].
+
+    Args:
+        svg: The file's bytes.
+        name: Its name, for messages.
+        **options: Those of `cairosvg.svg2png` that set the size.
+    """
+    cairosvg: Any = import_cairosvg()
+    pillow: Any = import_extra("PIL.Image", "pillow")
     try:
-        import cairosvg
-    except ImportError:
-        raise MissingExtraError("cairosvg", "build") from None
-    except OSError as error:
-        raise CairoMissingError(
-            "the Cairo library was not found: install it "
-            "(Debian: apt-get install libcairo2, macOS: brew install cairo)"
-        ) from error
-    return cairosvg
+        png = cairosvg.svg2png(bytestring=svg, **options)
+    except Exception as error:  # CairoSVG documents none, and any kind comes out of bad drawings
+        raise DrawingError(name, f"a bad drawing ({error})", "an SVG file") from error
+    with pillow.open(io.BytesIO(png)) as image:
+        return np.asarray(image.convert("RGBA"))

@@ -71,3 +71,11 @@ class DatasetNotFoundError(EquiscaleError, FileNotFoundError):
 
 class DownloadError(EquiscaleError, OSError):
     """A published file cannot be fetched, or is not the published one."""
+
+
+class SourceError(InputFileError):
+    """A source of a build is missing, damaged or not the expected one."""
+
+
+class TooFewInstancesError(SourceError):
+    """A class has fewer objects than a dataset needs."""

@@ -35,7 +35,8 @@ class DatasetCard:
         date: Of the recipe.
         published: Whether the file can be fetched from the record.
         build_hint: Arguments of `equiscale data build` that make it.
-        content_hash: `StirDataset.content_hash` of the file that is built here, where it is known.
+        content_hash: `StirDataset.content_hash` of the file that is built here with the versions
+            of `constraints.txt`, where it is known.
     """
 
     name: str
@@ -75,6 +76,12 @@ _EMOJIS = (
     "smile meh frown"
 )
 
+_SIGNS = (
+    "stop yield priority-road maximum-speed-limit-50 no-overtaking no-parking keep-right "
+    "roundabout bicycles-only parking gas-station pedestrians-crossing children traffic-signals "
+    "roadworks railroad-crossing"
+)
+
 _CARDS = (
     DatasetCard(
         name="emoji",
@@ -106,6 +113,7 @@ _CARDS = (
         date="2022-05-24",
         published=True,
         build_hint="mnist --source DIR",
+        content_hash="e68d8e84726799a23ca7eb7cab4420fd63d91548302337fd1b4762fd4758a4cd",
     ),
     DatasetCard(
         name="trafficsign",
@@ -163,6 +171,23 @@ _CARDS = (
         date="2026-11-15",
         published=False,
         build_hint="fashion --source DIR",
+        content_hash="6df795f705fd2750b10eaa68d2ccf310461c82ce2bca2a35e094995ae84e6930",
+    ),
+    DatasetCard(
+        name="signs",
+        title="STIR recipe: drawings of traffic signs",
+        description="16 traffic signs in colour, rendered from the vector at every size.",
+        class_names=tuple(_SIGNS.split()),
+        num_classes=16,
+        num_instances=1,
+        channels=3,
+        license="MIT; drawings: mapillary_sprite_source, Copyright 2015 mapillary, MIT",
+        source="npm @rapideditor/mapillary_sprite_source 1.8.0, package_signs",
+        citation=_STIR,
+        date="2026-11-15",
+        published=False,
+        build_hint="signs --source DIR",
+        content_hash="4bbdcd632f9da460476e7743b15569dc7016246c47dc6a974fdf51d6b1386713",
     ),
 )
 for _card in _CARDS:

@@ -16,6 +16,8 @@ sizes run from 64 down to 17:
 from __future__ import annotations
 
 import hashlib
+import lzma
+import struct
 import tempfile
 import zipfile
 import zlib
@@ -47,7 +49,10 @@ _NPY_HEADERS = {
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
+    lzma.LZMAError,
+    struct.error,
     EOFError,
+    LookupError,
     ValueError,
     OverflowError,
     RuntimeError,  # an encrypted member
@@ -272,7 +277,10 @@ def _parse_npy_header(member: IO[bytes]) -> _Header:
     version = np.lib.format.read_magic(member)
     if version not in _NPY_HEADERS:
         raise ValueError(f"npy format version {version}")
-    shape, _, dtype = _NPY_HEADERS[version](member)
+    try:
+        shape, _, dtype = _NPY_HEADERS[version](member)
+    except Exception as error:  # NumPy's parser lets out whatever Python's own parser raises
+        raise ValueError(f"npy header: {error}") from error
     return _Header(shape, dtype)
 
 
