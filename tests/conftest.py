@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -16,10 +17,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist runs one worker per core
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose program is absent, or fail it where the gate says all must run."""
+    """Skip a test whose program or package is absent, or fail it where all must run."""
     for marker in item.iter_markers("needs"):
         tool = marker.args[0]
-        if shutil.which(tool) is None:
+        if shutil.which(tool) is None and importlib.util.find_spec(tool) is None:
             if os.environ.get("EQUISCALE_REQUIRE_TOOLS"):
                 pytest.fail(f"{tool} must be installed here (EQUISCALE_REQUIRE_TOOLS is set)")
             pytest.skip(f"{tool} is not installed")
