@@ -172,7 +172,7 @@ def test_no_photo_is_in_two_splits(coco: Path) -> None:
     assert all(len(found) == 1 for found in splits.values())
 
 
-def edit_coco(source: Path, change: Any) -> None:  # noqa: ANN401
+def edit_coco(source: Path, change: Any) -> None:
     path = source / "boxes.json"
     content = json.loads(path.read_text())
     change(content)
@@ -208,7 +208,7 @@ def test_rounding_beyond_the_border_is_forgiven(coco: Path) -> None:
         (lambda content: content["images"][0].update(file_name="no.png"), r"no picture no\.png"),
     ],
 )
-def test_broken_coco_files_are_named(coco: Path, change: Any, message: str) -> None:  # noqa: ANN401
+def test_broken_coco_files_are_named(coco: Path, change: Any, message: str) -> None:
     edit_coco(coco, change)
     with pytest.raises(SourceError, match=message):
         build_folder(coco, OPTIONS)

@@ -107,7 +107,7 @@ def test_largest_are_dealt_round_robin(source: Path, monkeypatch: pytest.MonkeyP
     chosen: list[photos.PhotoObject] = []
     original = photos.cut_object
 
-    def spy(image: Any, item: photos.PhotoObject, cutting: photos.Cutting) -> photos.Cutouts:  # noqa: ANN401
+    def spy(image: Any, item: photos.PhotoObject, cutting: photos.Cutting) -> photos.Cutouts:
         chosen.append(item)
         return original(image, item, cutting)
 
@@ -121,7 +121,7 @@ def test_every_photo_is_decoded_once(source: Path, monkeypatch: pytest.MonkeyPat
     decoded: list[photos.Photo] = []
     original = photos.decode
 
-    def spy(photo: photos.Photo, upright: bool = False) -> Any:  # noqa: ANN401
+    def spy(photo: photos.Photo, upright: bool = False) -> Any:
         decoded.append(photo)
         return original(photo, upright)
 
@@ -182,7 +182,7 @@ def test_damaged_photo_is_skipped_on_request(
         ),
     ],
 )
-def test_broken_sources_are_named(source: Path, spoil: Any, message: str) -> None:  # noqa: ANN401
+def test_broken_sources_are_named(source: Path, spoil: Any, message: str) -> None:
     spoil(source)
     with pytest.raises(SourceError, match=message):
         build_traffic_sign(source, num_instances=1)

@@ -81,7 +81,7 @@ def measure_inference_seconds(
     batch_size: int = TIMING_BATCH,
     repeats: int = TIMING_REPEATS,
 ) -> float:
-    """Return the median seconds per image of forward passes of random images, after one to warm up."""
+    """Return the median seconds per image of forward passes, after one to warm up."""
     device = device_of(model)
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(batch_size, in_channels, CANVAS, CANVAS, generator=generator).to(device)
@@ -140,8 +140,8 @@ def _spectral_operations(
     x_shape: Sequence[int],
     weight_shape: Sequence[int],
     bias_shape: Sequence[int] | None,
-    *arguments: Any,
-    **ignored: Any,
+    *arguments: Any,  # noqa: ANN401 - the operator's other arguments
+    **ignored: object,
 ) -> int:
     settings = Settings(*arguments[:-1])
     x, weight = torch.empty(tuple(x_shape)), torch.empty(tuple(weight_shape))

@@ -80,15 +80,15 @@ def equivariance_error(
         )
     sizes = sorted({size for pair in pairs for size in pair})
     selections = {size: dataset.select(Split.TEST, [size]) for size in sizes}
-    count = len(selections[sizes[0]])
-    parts, skipped = [], {}
+    first, device = selections[sizes[0]], device_of(model)
+    parts: list[dict[str, NDArray[np.float32]]] = []
     with evaluating(model), torch.inference_mode():
-        for start in range(0, count, batch_size):
-            chosen = slice(start, min(start + batch_size, count))
-            boxes, reasons = _object_boxes(stages, selections, chosen, device_of(model))
-            skipped |= reasons
-            parts.append({stage: _errors(boxes[stage], pairs) for stage in boxes})
-    errors = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+        usable, skipped = _probe_stages(stages, first.images[:1].to(device), sizes[0])
+        for start in range(0, len(first) if usable else 0, batch_size):
+            chosen = slice(start, start + batch_size)
+            boxes = _object_boxes(stages, usable, selections, chosen, device)
+            parts.append({stage: _errors(boxes[stage], pairs) for stage in usable})
+    errors = {stage: np.concatenate([part[stage] for part in parts], axis=1) for stage in usable}
     return EquivarianceErrors(tuple(pairs), errors, skipped)
 
 
@@ -122,21 +122,32 @@ def measure_equivariance(
     return Measurement(values=values, arrays=dict(measured.errors))
 
 
+def _probe_stages(stages: Stages, image: Tensor, smallest: int) -> tuple[list[str], dict[str, str]]:
+    """Return the stages that can be measured, and why the others cannot, from one image."""
+    usable, skipped = [], {}
+    for stage, maps in stages(image).items():
+        if reason := _reason_to_skip(maps, smallest):
+            skipped[stage] = reason
+        else:
+            usable.append(stage)
+    return usable, skipped
+
+
 def _object_boxes(
-    stages: Stages, selections: Mapping[int, Selection], chosen: slice, device: torch.device
-) -> tuple[dict[str, dict[int, Tensor]], dict[str, str]]:
-    """Return `[N, O, side, side]` by stage and object size, and why stages were left out."""
-    boxes: dict[str, dict[int, Tensor]] = {}
-    skipped: dict[str, str] = {}
-    smallest = min(selections)
+    stages: Stages,
+    usable: Sequence[str],
+    selections: Mapping[int, Selection],
+    chosen: slice,
+    device: torch.device,
+) -> dict[str, dict[int, Tensor]]:
+    """Return `[N, O, side, side]` by stage and object size."""
+    boxes: dict[str, dict[int, Tensor]] = {stage: {} for stage in usable}
     for size, selection in selections.items():
         positions = selection.positions[chosen]
-        for stage, maps in stages(selection.images[chosen].to(device)).items():
-            if reason := _reason_to_skip(maps, smallest):
-                skipped[stage] = reason
-                continue
-            boxes.setdefault(stage, {})[size] = crop_objects(maps, positions, size)
-    return boxes, skipped
+        maps = stages(selection.images[chosen].to(device))
+        for stage in usable:
+            boxes[stage][size] = crop_objects(maps[stage], positions, size)
+    return boxes
 
 
 def _reason_to_skip(maps: Tensor, smallest: int) -> str | None:
@@ -164,9 +175,7 @@ def crop_objects(maps: Tensor, positions: Tensor, object_size: int) -> Tensor:
     return torch.stack(boxes)
 
 
-def _errors(
-    boxes: Mapping[int, Tensor], pairs: Sequence[tuple[int, int]]
-) -> NDArray[np.float32]:
+def _errors(boxes: Mapping[int, Tensor], pairs: Sequence[tuple[int, int]]) -> NDArray[np.float32]:
     """Return `[pairs, N]`."""
     rows = [relative_error(boxes[first], boxes[second]) for first, second in pairs]
     return torch.stack(rows).cpu().numpy().astype(np.float32)
