@@ -18,7 +18,7 @@ def scaled_operations(input_size: int, kernel_size: int) -> int:
 
     Example:
         >>> scaled_operations(64, 7)
-        37974146
+        38418968
     """
     sizes = range(kernel_size, input_size + 1, 2)
     return sum(standard_operations(input_size, size) for size in sizes)

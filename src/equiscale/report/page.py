@@ -79,9 +79,13 @@ def _summary(data: dict[str, Any]) -> str:
     datasets = ", ".join(dataset["label"] for dataset in data["datasets"])
     models = len({cell["model"] for cell in data["cells"]})
     return (
-        f"{facts['runs']} runs of {models} {'model' if models == 1 else 'models'} on {datasets}, "
+        f"{_counted(facts['runs'], 'run')} of {_counted(models, 'model')} on {datasets}, "
         f"collected {facts['made_at']}"
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _asset(name: str) -> str:
