@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from equiscale import __version__
-from equiscale.cli import basis, data, models, results, sweep, train
+from equiscale.cli import basis, data, measure, models, report, results, sweep, train
 from equiscale.core.errors import EquiscaleError
 
 USAGE_ERROR = 2
@@ -41,6 +41,10 @@ def equiscale(
 
 
 app.command("models")(models.models)
+app.command("measure")(measure.measure)
+app.command("figures")(report.figures)
+app.command("compare")(report.compare)
+app.command("report")(report.report)
 app.add_typer(basis.app, name="basis")
 
 

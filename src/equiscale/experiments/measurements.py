@@ -12,6 +12,9 @@ from torch import nn
 
 from equiscale.core.registry import Registry
 from equiscale.data.dataset import StirDataset
+from equiscale.evaluation.cost import measure_cost
+from equiscale.evaluation.equivariance import measure_equivariance
+from equiscale.evaluation.scale_selection import measure_scale_selection
 from equiscale.results.key import RunKey
 from equiscale.results.record import Measurement
 
@@ -19,6 +22,9 @@ Measure = Callable[[nn.Module, StirDataset, RunKey], Measurement | None]
 """Returns None for a model, dataset or scenario that it does not apply to."""
 
 MEASUREMENTS: Registry[Measure] = Registry("measurement")
+MEASUREMENTS.add("equivariance", measure_equivariance)
+MEASUREMENTS.add("scale_selection", measure_scale_selection)
+MEASUREMENTS.add("cost", measure_cost)
 
 
 def collect_measurements(

@@ -1,0 +1,65 @@
+"""Ours against the published figures, cell by cell."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+import polars as pl
+
+from equiscale.results.key import PROTOCOL_VERSION
+
+CITATION = "Altstidl et al., Just a Matter of Scale?, arXiv 2211.10288"
+_JOIN = ("dataset_name", "scenario", "model")
+
+
+@cache
+def published_accuracy() -> pl.DataFrame:
+    """Return dataset, scenario, model, lr, runs, mean, std and median of the 176 cells."""
+    return _read("published_accuracy.csv")
+
+
+@cache
+def published_sizes() -> pl.DataFrame:
+    """Return dataset, scenario, model, object_size and mean."""
+    return _read("published_accuracy_per_size.csv")
+
+
+@cache
+def published_epoch_seconds() -> pl.DataFrame:
+    """Return model, dataset and seconds per epoch on the authors' A100."""
+    wide = _read("published_epoch_seconds.csv")
+    return wide.unpivot(index="model", variable_name="dataset", value_name="seconds")
+
+
+def compare_published(cells: pl.DataFrame) -> pl.DataFrame:
+    """Return our cells beside the published ones; those without a counterpart are left out.
+
+    Columns beside those of a cell: `mean`, `low`, `high`, `runs`, `published`, `difference`
+    (ours minus published), `inside` (whether the published mean lies in our interval; null
+    without one) and `same_protocol`.
+    """
+    published = published_accuracy().select(
+        pl.col("dataset").alias("dataset_name"),
+        "scenario",
+        "model",
+        pl.col("mean").alias("published"),
+        pl.col("runs").alias("published_runs"),
+    )
+    wanted = ("protocol", "dataset", "dataset_name", "scenario", "model", "learning_rate", "runs")
+    return (
+        cells.filter(pl.col("mean").is_not_null())
+        .select(*wanted, "missing", "mean", "low", "high")
+        .with_columns(pl.col("low", "high").cast(pl.Float64))
+        .join(published, on=_JOIN, maintain_order="left")
+        .with_columns(
+            difference=pl.col("mean") - pl.col("published"),
+            inside=pl.col("published").is_between(pl.col("low"), pl.col("high")),
+            same_protocol=pl.col("protocol") == PROTOCOL_VERSION,
+        )
+    )
+
+
+def _read(name: str) -> pl.DataFrame:
+    path = resources.files("equiscale") / "reference" / name
+    return pl.read_csv(path.read_bytes())

@@ -1,0 +1,208 @@
+"""Intervals, paired comparisons, ranks and correlation, over seeds and over cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from equiscale.core.seeding import numpy_generator
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval; both ends are None where there are too few values for one."""
+
+    low: float | None
+    high: float | None
+
+    def __contains__(self, value: float) -> bool:
+        return self.low is not None and self.high is not None and self.low <= value <= self.high
+
+
+NO_INTERVAL = Interval(None, None)
+
+
+def bootstrap_means(
+    values: Floats, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
+) -> tuple[Floats, Floats]:
+    """`[n, cells] -> [cells], [cells]`: percentile bootstrap interval of each column's mean.
+
+    All columns share the resamples, which depend on n only: the same values give the same
+    interval. With one row there is no interval, and both ends are NaN.
+    """
+    count = len(values)
+    if count < 2:
+        nothing = np.full(values.shape[1], np.nan)
+        return nothing, nothing
+    draws = numpy_generator("bootstrap", str(count)).multinomial(
+        count, np.full(count, 1 / count), size=resamples
+    )
+    means = draws @ values / count
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    return low, high
+
+
+def bootstrap_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Return the percentile bootstrap interval of a mean; none for fewer than two values.
+
+    Example:
+        >>> bootstrap_interval([0.5, 0.5, 0.5])
+        Interval(low=0.5, high=0.5)
+    """
+    if len(values) < 2:
+        return NO_INTERVAL
+    low, high = bootstrap_means(np.asarray(values, float)[:, None], confidence=confidence)
+    return Interval(float(low[0]), float(high[0]))
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """Two models over the same seeds.
+
+    Attributes:
+        seeds: Seeds that both have.
+        missing: Seeds that only one of them has; they take no part.
+        difference: Mean of first minus second.
+        interval: Bootstrap interval of that mean.
+        wins: How often the first was better.
+        ties: How often both were equal.
+        p_value: Wilcoxon's signed-rank test, two-sided; None with fewer than six pairs that
+            differ, where it cannot reach 5 %.
+    """
+
+    seeds: tuple[int, ...]
+    missing: tuple[int, ...]
+    difference: float | None
+    interval: Interval
+    wins: int
+    ties: int
+    p_value: float | None
+
+
+def compare_paired(first: Mapping[int, float], second: Mapping[int, float]) -> PairedComparison:
+    """Compare two models by their results per seed."""
+    seeds = tuple(sorted(first.keys() & second.keys()))
+    missing = tuple(sorted(first.keys() ^ second.keys()))
+    differences = np.array([first[seed] - second[seed] for seed in seeds])
+    if not seeds:
+        return PairedComparison(seeds, missing, None, NO_INTERVAL, 0, 0, None)
+    return PairedComparison(
+        seeds=seeds,
+        missing=missing,
+        difference=float(differences.mean()),
+        interval=bootstrap_interval(differences.tolist()),
+        wins=int((differences > 0).sum()),
+        ties=int((differences == 0).sum()),
+        p_value=_signed_rank_p(differences),
+    )
+
+
+def _signed_rank_p(differences: Floats) -> float | None:
+    if np.count_nonzero(differences) < 6:
+        return None
+    return float(stats.wilcoxon(differences).pvalue)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Average ranks over cells (1 is best), and what difference is more than chance.
+
+    Attributes:
+        models: Best first.
+        ranks: Average rank of each.
+        cells: Number of cells that have a result of every model.
+        left_out: Number of cells that have not.
+        critical_difference: Of two average ranks, by Nemenyi's test at 5 %; None with one cell.
+        p_value: Friedman's test that all are equal; None with fewer than three models or two cells.
+    """
+
+    models: tuple[str, ...]
+    ranks: tuple[float, ...]
+    cells: int
+    left_out: int
+    critical_difference: float | None
+    p_value: float | None
+
+
+def rank_models(scores: Mapping[object, Mapping[str, float]]) -> Ranking | None:
+    """Rank models over cells by their score, higher is better; ties share their ranks.
+
+    Args:
+        scores: Score by cell and model. Cells without every model are left out and counted.
+
+    Returns:
+        None if there are fewer than two models or no complete cell.
+    """
+    models = sorted({model for cell in scores.values() for model in cell})
+    complete = [[cell[m] for m in models] for cell in scores.values() if len(cell) == len(models)]
+    if len(models) < 2 or not complete:
+        return None
+    table = np.array(complete)
+    ranks = stats.rankdata(-table, axis=1).mean(axis=0)
+    order = np.argsort(ranks, kind="stable")
+    testable = len(models) > 2 and len(table) > 1 and bool(np.ptp(table, axis=1).any())
+    return Ranking(
+        models=tuple(models[i] for i in order),
+        ranks=tuple(float(ranks[i]) for i in order),
+        cells=len(table),
+        left_out=len(scores) - len(table),
+        critical_difference=_critical_difference(*table.shape) if len(table) > 1 else None,
+        p_value=float(stats.friedmanchisquare(*table.T).pvalue) if testable else None,
+    )
+
+
+def _critical_difference(cells: int, models: int, level: float = 0.05) -> float:
+    """Nemenyi's critical difference of average ranks."""
+    q = float(stats.studentized_range.ppf(1 - level, models, 1e6)) / math.sqrt(2)
+    return q * math.sqrt(models * (models + 1) / (6 * cells))
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's r of n pairs; None where it is not defined, as for a constant."""
+
+    r: float | None
+    interval: Interval
+    count: int
+
+
+def pearson(x: Sequence[float], y: Sequence[float], confidence: float = CONFIDENCE) -> Correlation:
+    """Return Pearson's r with its interval by Fisher's transformation.
+
+    Example:
+        >>> pearson([1, 2, 3, 4], [2, 4, 6, 8]).r
+        1.0
+    """
+    count = len(x)
+    if count < 2:
+        return Correlation(None, NO_INTERVAL, count)
+    r = float(correlate_columns(np.asarray(x, float), np.asarray(y, float)[:, None])[0])
+    if not math.isfinite(r):
+        return Correlation(None, NO_INTERVAL, count)
+    r = round(r, 12)
+    if count < 4:
+        return Correlation(r, NO_INTERVAL, count)
+    if abs(r) >= 1:
+        return Correlation(r, Interval(r, r), count)
+    width = float(stats.norm.ppf((1 + confidence) / 2)) / math.sqrt(count - 3)
+    centre = math.atanh(r)
+    return Correlation(r, Interval(math.tanh(centre - width), math.tanh(centre + width)), count)
+
+
+def correlate_columns(x: Floats, columns: Floats) -> Floats:
+    """`[n], [n, m] -> [m]`: Pearson's r of x with every column; NaN for constant ones."""
+    x = x - x.mean()
+    centred = columns - columns.mean(axis=0)
+    norms = np.sqrt((x**2).sum() * (centred**2).sum(axis=0))
+    defined = norms > 0
+    return np.where(defined, (x @ centred) / np.where(defined, norms, 1.0), np.nan)

@@ -1,0 +1,156 @@
+"""`equiscale figures`, `compare` and `report`: from records to what people look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from equiscale.cli import options
+from equiscale.core.errors import OptionError
+
+if TYPE_CHECKING:
+    from equiscale.analysis.runs import Runs
+
+RunsSource = Annotated[
+    Path,
+    typer.Option(
+        "--results",
+        envvar="EQUISCALE_RESULTS",
+        help="Directory of the records, or a table that `equiscale collect` wrote.",
+    ),
+]
+DEFAULT_PORT = 8765
+
+
+def report(
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    results: RunsSource = options.DEFAULT_RESULTS,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show it on this machine, refreshed as runs finish.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, help="Port of --serve; 0 takes any.")] = DEFAULT_PORT,
+) -> None:
+    """Write all results as one page: a single file that needs no network."""
+    if serve:
+        _serve(results, port)
+        return
+    from equiscale.report.page import write_page
+
+    runs = _read(results)
+    write_page(runs, out)
+    typer.echo(f"{out}: {len(runs.table)} runs, {out.stat().st_size / 1e6:.2f} MB")
+
+
+def figures(
+    out: Annotated[Path, typer.Option(help="Directory to write to.")] = Path("figures"),
+    results: RunsSource = options.DEFAULT_RESULTS,
+    only: Annotated[
+        str, typer.Option(help="Names of figures, separated by commas; default: all.")
+    ] = "",
+    formats: Annotated[str, typer.Option(help="svg, pdf, png.")] = "svg,pdf,png",
+    data: Annotated[
+        str, typer.Option(help="Dataset whose images the overview shows; default: if it is here.")
+    ] = "",
+) -> None:
+    """Write the figures and tables of the paper and its supplement, by name."""
+    from equiscale.report.figures import FIGURES, write_figures
+
+    wanted = options.split_names(only) or tuple(FIGURES)
+    runs = _read(results)
+    written = write_figures(runs, out, wanted, options.split_names(formats), data or None)
+    for name, outcome in written.items():
+        typer.echo(f"{name}: {outcome}")
+
+
+def compare(
+    results: RunsSource = options.DEFAULT_RESULTS,
+    out: Annotated[Path | None, typer.Option(help="Also write the table, as .csv.")] = None,
+) -> None:
+    """Print our accuracies beside the published ones, cell by cell."""
+    from equiscale.analysis.comparison import CITATION, compare_published
+    from equiscale.analysis.summaries import reported_runs, summarize_accuracy
+
+    if out is not None and out.suffix != ".csv":
+        raise OptionError(f"{str(out)!r} must end in .csv")
+    cells = summarize_accuracy(reported_runs(_read(results).table))
+    compared = compare_published(cells)
+    if out is not None:
+        from equiscale.core.files import atomic_write
+
+        with atomic_write(out) as file:
+            file.write(compared.drop("missing").write_csv().encode())
+    console = Console()
+    table = _comparison_table(compared.to_dicts())
+    console.print(table, width=max(console.width, console.measure(table).maximum), crop=False)
+    _print_remarks(console, compared.to_dicts(), len(cells))
+    console.print(f"Published: {CITATION}", highlight=False)
+
+
+def _comparison_table(rows: list[dict[str, object]]) -> Table:
+    headings = ("dataset", "scenario", "model", "seeds", "ours", "95 % interval", "published")
+    table = Table(*headings, "difference", "inside", box=None, pad_edge=False)
+    for index, column in enumerate(table.columns):
+        column.justify, column.no_wrap = "right" if index > 2 else "left", True
+    for row in rows:
+        low, high = row["low"], row["high"]
+        table.add_row(
+            *(Text(str(row[name])) for name in ("dataset", "scenario", "model")),
+            _seeds(row),
+            _percent(row["mean"]),
+            "none" if low is None else f"{_percent(low)} … {_percent(high)}",
+            _percent(row["published"]),
+            f"{100 * float(str(row['difference'])):+.2f}",
+            {True: "yes", False: "no", None: "–"}[row["inside"]],  # type: ignore[index]
+        )
+    return table
+
+
+def _seeds(row: dict[str, object]) -> str:
+    missing = row["missing"]
+    count = len(missing) if isinstance(missing, list) else 0
+    return f"{row['runs']} ({count} missing)" if count else str(row["runs"])
+
+
+def _print_remarks(console: Console, rows: list[dict[str, object]], cells: int) -> None:
+    known = [row for row in rows if row["inside"] is not None]
+    inside = sum(row["inside"] is True for row in known)
+    console.print(
+        f"{inside} of {len(known)} published means lie in our interval; "
+        f"{cells - len(rows)} cells of ours have no published counterpart",
+        highlight=False,
+    )
+    others = sorted({str(row["protocol"]) for row in rows if not row["same_protocol"]})
+    for protocol in others:
+        text = f"note: trained as {protocol!r}, not by the paper's protocol"
+        console.print(text, markup=False, highlight=False)
+
+
+def _percent(value: object) -> str:
+    return f"{100 * float(str(value)):.2f} %"
+
+
+def _read(results: Path) -> Runs:
+    """Read the runs, and say what could not be read."""
+    from equiscale.analysis.runs import read_runs
+
+    runs = read_runs(results)
+    console = Console(stderr=True)
+    for problem in runs.problems:
+        console.print(f"left out: {problem}", markup=False, highlight=False, soft_wrap=True)
+    return runs
+
+
+def _serve(results: Path, port: int) -> None:
+    from equiscale.report.server import PageServer
+
+    with PageServer(results, port) as server:
+        typer.echo(f"showing {results} at {server.url} (stop with Ctrl-C)")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("stopped")

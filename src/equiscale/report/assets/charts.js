@@ -1,0 +1,122 @@
+// Drawing: elements, scales, axes, the tip. Texts are set as text, never as markup.
+const SVG = "http://www.w3.org/2000/svg";
+const $$ = (id) => document.getElementById(id);
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+  }
+  for (const child of children.flat(9)) {
+    if (child !== null && child !== undefined) element.append(child);
+  }
+  return element;
+}
+const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+const percent = (value, digits = 1) => (value === null || value === undefined ? "–" : (100 * value).toFixed(digits) + " %");
+const points = (value) => (value === null || value === undefined ? "–" : (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(100 * value).toFixed(1));
+const number = (value, digits = 3) => (value === null || value === undefined ? "–" : Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 6 }));
+
+const pValue = (value) => (value < 0.001 ? "p < 0.001" : `p = ${number(value, 2)}`);
+
+function scaleOf(from, to, low, high) {
+  const slope = to === from ? 0 : (high - low) / (to - from);
+  return (value) => low + (value - from) * slope;
+}
+
+function ticks(low, high, count) {
+  const rough = (high - low) / Math.max(count, 1) || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((f) => f * power).find((f) => f >= rough);
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9; i++) found.push(+(i * step).toPrecision(12));
+  return found;
+}
+
+// A frame with axes; returns the drawing and its scales.
+function frame(box, options) {
+  const width = Math.max(box.clientWidth, 240);
+  const height = options.height;
+  const margin = { left: 46, right: 12, top: 10, bottom: 42, ...options.margin };
+  const x = scaleOf(options.x[0], options.x[1], margin.left, width - margin.right);
+  const y = scaleOf(options.y[0], options.y[1], height - margin.bottom, margin.top);
+  const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": options.label, tabindex: options.focus ? 0 : null });
+  const back = s("g", { "aria-hidden": "true" });
+  const format = options.format || ((value) => value);
+  for (const value of options.yTicks || ticks(options.y[0], options.y[1], 5)) {
+    back.append(s("line", { class: "grid", x1: margin.left, x2: width - margin.right, y1: y(value), y2: y(value) }));
+    back.append(s("text", { x: margin.left - 7, y: y(value) + 4, "text-anchor": "end" }, String(format(value))));
+  }
+  for (const value of options.xTicks || ticks(options.x[0], options.x[1], Math.round(width / 90))) {
+    back.append(s("line", { class: "axis", x1: x(value), x2: x(value), y1: height - margin.bottom, y2: height - margin.bottom + 4 }));
+    back.append(s("text", { x: x(value), y: height - margin.bottom + 18, "text-anchor": "middle" }, String((options.xFormat || format)(value))));
+  }
+  back.append(s("line", { class: "axis", x1: margin.left, x2: width - margin.right, y1: height - margin.bottom, y2: height - margin.bottom }));
+  back.append(s("text", { x: (margin.left + width - margin.right) / 2, y: height - 4, "text-anchor": "middle" }, options.xTitle || ""));
+  svg.append(back);
+  return { svg, x, y, width, height, margin };
+}
+
+function swatch(model) {
+  return s("svg", { class: "swatch", width: 22, height: 12, "aria-hidden": "true" },
+    s("line", { x1: 0, x2: 22, y1: 6, y2: 6, style: `stroke:var(--${model.colour})`, "stroke-width": 3, "stroke-dasharray": model.dash || null }));
+}
+
+function path(xs, ys) {
+  let d = "";
+  xs.forEach((value, i) => { d += (i ? "L" : "M") + value.toFixed(1) + " " + ys[i].toFixed(1); });
+  return d;
+}
+
+function showTip(rows, clientX, clientY) {
+  const tip = $$("tip");
+  tip.replaceChildren(...rows.map((row) => (Array.isArray(row) ? h("div", {}, h("span", {}, row[0]), h("b", {}, row[1])) : h("b", {}, row))));
+  tip.hidden = false;
+  const { width, height } = tip.getBoundingClientRect();
+  const left = clientX + 16 + width > innerWidth ? clientX - width - 16 : clientX + 16;
+  tip.style.left = Math.max(4, left) + "px";
+  tip.style.top = Math.min(Math.max(4, clientY - height / 2), innerHeight - height - 4) + "px";
+}
+function hideTip() { $$("tip").hidden = true; }
+
+// Make an element explain itself to pointer and keyboard alike.
+function explains(element, rows) {
+  const show = (event) => {
+    const box = element.getBoundingClientRect();
+    showTip(rows(), event.clientX ?? box.left + box.width / 2, event.clientY ?? box.top);
+  };
+  for (const name of ["pointermove", "focus"]) element.addEventListener(name, show);
+  for (const name of ["pointerleave", "blur"]) element.addEventListener(name, hideTip);
+  return element;
+}
+
+// A table whose columns sort by click or key. columns: {title, value, show?, first?}
+function sortable(columns, rows, label, state) {
+  const body = h("tbody");
+  const heads = columns.map((column, index) =>
+    h("th", { scope: "col" }, h("button", { type: "button", onclick: () => sort(index) }, column.title)));
+  function sort(index, keep) {
+    if (!keep) state.down = state.column === index ? !state.down : !columns[index].first;
+    state.column = index;
+    const value = columns[index].value;
+    const sorted = [...rows].sort((a, b) => compare(value(a), value(b)) * (state.down ? -1 : 1));
+    const known = sorted.filter((row) => value(row) !== null && value(row) !== undefined);
+    const unknown = sorted.filter((row) => !known.includes(row));
+    body.replaceChildren(...[...known, ...unknown].map((row) =>
+      h("tr", {}, columns.map((column) => {
+        const shown = column.show ? column.show(row) : column.value(row);
+        return shown instanceof HTMLTableCellElement ? shown : h("td", {}, shown ?? "–");
+      }))));
+    heads.forEach((head, i) => {
+      if (i === index) head.setAttribute("aria-sort", state.down ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+  }
+  sort(Math.min(state.column ?? 0, columns.length - 1), true);
+  return h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, heads)), body);
+}
+function compare(a, b) {
+  return typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b)) : (a ?? -Infinity) - (b ?? -Infinity);
+}

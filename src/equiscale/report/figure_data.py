@@ -1,0 +1,88 @@
+"""What figures are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from equiscale.analysis.runs import Runs, Selection
+from equiscale.analysis.summaries import (
+    reported_runs,
+    summarize_accuracy,
+    summarize_costs,
+    summarize_equivariance,
+    summarize_sizes,
+)
+from equiscale.core.errors import OptionError
+from equiscale.report.style import STYLES, style_models
+
+
+class NothingToDrawError(OptionError):
+    """The runs lack what a figure shows."""
+
+
+@dataclass(frozen=True, eq=False)
+class FigureData:
+    """What figures are drawn from: the runs of one protocol.
+
+    Attributes:
+        runs: All runs.
+        protocol: The one that is drawn.
+        images: Name or file of a dataset for the overview; None takes what is on this machine.
+    """
+
+    runs: Runs
+    protocol: str
+    images: str | None = None
+
+    @cached_property
+    def reported(self) -> pl.DataFrame:
+        """The runs that count."""
+        return reported_runs(self.runs.table.filter(pl.col("protocol") == self.protocol))
+
+    @cached_property
+    def cells(self) -> pl.DataFrame:
+        """See `summarize_accuracy`."""
+        return summarize_accuracy(self.reported)
+
+    @cached_property
+    def sizes(self) -> pl.DataFrame:
+        """See `summarize_sizes`."""
+        return summarize_sizes(self.reported)
+
+    @cached_property
+    def errors(self) -> pl.DataFrame:
+        """See `summarize_equivariance`, without undefined ones."""
+        errors = summarize_equivariance(self.reported)
+        return errors.filter(pl.col("error").is_not_null())
+
+    @cached_property
+    def costs(self) -> pl.DataFrame:
+        """See `summarize_costs`."""
+        return summarize_costs(self.reported)
+
+    @cached_property
+    def datasets(self) -> list[str]:
+        """Datasets of the cells, those of the paper first."""
+        order = ("emoji", "mnist", "trafficsign", "aerial")
+        present = self.cells["dataset"].unique().to_list()
+        return [*(d for d in order if d in present), *sorted(set(present) - set(order))]
+
+    def models(self, wanted: Sequence[str] | None) -> list[str]:
+        """Return the models that have runs; those wanted, and any that the paper does not know."""
+        present = style_models(sorted(self.cells["model"].unique().to_list()))
+        return [m for m in present if wanted is None or m in wanted or m not in STYLES]
+
+    def selection(self, pool: str) -> Selection:
+        """Return the scale selection of a run with this pool, of emoji mid2rest if there is one."""
+        found = [
+            s
+            for s in self.runs.selections
+            if s.pools[s.last_layer] == pool and s.cell[0] == self.protocol
+        ]
+        if not found:
+            raise NothingToDrawError(f"no run has a layer with {pool} pooling")
+        return min(found, key=lambda s: (s.cell[1] != "emoji", s.cell[2] != "mid2rest", s.cell))

@@ -1,0 +1,93 @@
+"""One self-contained HTML file: no network, everything inside."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from equiscale.analysis.runs import Runs
+from equiscale.core.errors import StorageError
+from equiscale.core.files import atomic_write
+from equiscale.report.page_data import page_data
+from equiscale.report.style import PAPER_DARK, PAPER_LIGHT, TEXT_DARK, TEXT_LIGHT
+
+
+def write_page(runs: Runs, path: Path) -> None:
+    """Write the page, complete or not at all.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    content = render_page(runs).encode()
+    try:
+        with atomic_write(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def render_page(runs: Runs, live: bool = False) -> str:
+    """Return the page as text.
+
+    Args:
+        runs: What it shows.
+        live: Whether it asks its server for news and loads itself again; otherwise it may not
+            make any request.
+    """
+    data = page_data(runs)
+    page = Template(_asset("page.html"))
+    return page.substitute(
+        connect="'self'" if live else "'none'",
+        live="true" if live else "false",
+        style=_palette(data["models"]) + _asset("page.css"),
+        script=_asset("charts.js") + _asset("page.js"),
+        summary=html.escape(_summary(data)),
+        data=_packed(data),
+    )
+
+
+def _packed(data: dict[str, Any]) -> str:
+    """Return data as compressed base64, which no name in it can break out of."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+def _palette(models: list[dict[str, Any]]) -> str:
+    """Return the colours as CSS variables, for a light and a dark screen."""
+    light = {"paper": PAPER_LIGHT, "ink": TEXT_LIGHT}
+    dark = {"paper": PAPER_DARK, "ink": TEXT_DARK}
+    for index, model in enumerate(models):
+        light[f"m{index}"], dark[f"m{index}"] = model["light"], model["dark"]
+    auto = (
+        f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme='light']) {_rule(dark)} }}"
+    )
+    return f":root {_rule(light)}\n{auto}\n:root[data-theme='dark'] {_rule(dark)}\n"
+
+
+def _rule(colours: dict[str, str]) -> str:
+    return "{ " + " ".join(f"--{name}: {colour};" for name, colour in colours.items()) + " }"
+
+
+def _summary(data: dict[str, Any]) -> str:
+    facts = data["provenance"]
+    datasets = ", ".join(dataset["label"] for dataset in data["datasets"])
+    models = len({cell["model"] for cell in data["cells"]})
+    return (
+        f"{_counted(facts['runs'], 'run')} of {_counted(models, 'model')} on {datasets}, "
+        f"collected {facts['made_at']}"
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _asset(name: str) -> str:
+    path = resources.files("equiscale.report") / "assets" / name
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,463 @@
+"""One function per figure: tables in, a matplotlib figure out. Ours filled, published hollow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from equiscale.analysis.comparison import (
+    published_accuracy,
+    published_epoch_seconds,
+    published_sizes,
+)
+from equiscale.analysis.runs import SIZES, Selection
+from equiscale.analysis.summaries import channel_correlations, rank_cells
+from equiscale.core.errors import EquiscaleError
+from equiscale.core.operations import scaled_operations, standard_operations
+from equiscale.core.spec import CANVAS, OBJECT_SIZES, Scenario
+from equiscale.data.catalog import locate_dataset
+from equiscale.data.schema import read_arrays
+from equiscale.report.figure_data import FigureData, NothingToDrawError
+from equiscale.report.style import ModelStyle, dataset_label, scenario_label, style_models
+
+EQUIVARIANCE_MODELS = ("standard", "kanazawa", "pixel_pool", "slice_pool", "energy_pool")
+MAP_SIZES = (17, 33, 48, 64)
+_DASHES = {"": "-", "8 3": (0, (5, 1.5)), "2 3": (0, (1, 1.2)), "8 3 2 3": (0, (5, 1.5, 1, 1.5))}
+_SHADE = "#e6eef6"
+_INK = "#1b1f24"
+
+
+def plot_accuracy(data: FigureData, wanted: Sequence[str] | None) -> Figure:
+    """Fig. 4 / Suppl. 1: box over seeds, every seed, published mean; datasets × scenarios."""
+    models = _require(data.models(wanted), "no run of these models")
+    styles = style_models(models)
+    height = 0.5 + 0.21 * len(models)
+    figure, axes = _grid(data, row_height=height, sharex=False)
+    for (dataset, scenario), axis in axes.items():
+        cells = {row["model"]: row for row in _cell_rows(data, dataset, scenario)}
+        published = _published_means(dataset, scenario)
+        for place, model in enumerate(styles):
+            _draw_seeds(axis, place, styles[model], cells.get(model), published.get(model))
+        axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
+        axis.set_ylim(len(styles) - 0.4, -0.6)
+        axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axis.xaxis.set_major_locator(MaxNLocator(4))
+        axis.tick_params(axis="y", length=0)
+        axis.grid(axis="y", visible=False)
+    figure.supxlabel("accuracy on the test sizes", fontsize=8)
+    _legend(figure, _seed_legend(), columns=4)
+    return figure
+
+
+def plot_sizes(data: FigureData, wanted: Sequence[str] | None) -> Figure:
+    """Fig. 5 / Suppl. 2: mean accuracy at each object size, training range shaded."""
+    styles = style_models(_require(data.models(wanted), "no run of these models"))
+    figure, axes = _grid(data, row_height=1.75, sharex=True)
+    for (dataset, scenario), axis in axes.items():
+        train = Scenario(scenario).train_sizes
+        axis.axvspan(train[0] - 0.5, train[-1] + 0.5, color=_SHADE, lw=0, zorder=0)
+        for model, style in styles.items():
+            _draw_curve(axis, data, (dataset, scenario, model), style)
+        axis.set_xlim(16, 65)
+        axis.set_ylim(0, 1.02)
+        axis.set_xticks([17, 32, 48, 64])
+        axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    figure.supxlabel("object size in pixels", fontsize=8)
+    lines = [_line(style) for style in styles.values()]
+    dotted = Line2D([], [], color=_INK, lw=0.8, ls=":", label="published")
+    _legend(figure, [*lines, dotted], columns=5)
+    return figure
+
+
+def plot_equivariance(data: FigureData, stage: str | None) -> Figure:
+    """Fig. 6 / Suppl. 3: equivariance error against accuracy, one marker per run."""
+    known = data.models(EQUIVARIANCE_MODELS)
+    errors = data.errors.filter(pl.col("model").is_in(known))
+    if stage is not None:
+        errors = errors.filter(pl.col("stage") == stage)
+    _require(errors["error"].to_list(), "no equivariance error was measured")
+    styles = style_models(errors["model"].unique().to_list())
+    rows = [
+        (dataset, found)
+        for dataset in data.datasets
+        for found in errors.filter(pl.col("dataset") == dataset)["stage"].unique().sort()
+    ]
+    columns = _scenarios(errors)
+    figure, axes = _panels(len(rows), len(columns), 1.6)
+    for (dataset, found), row in zip(rows, axes, strict=True):
+        for scenario, axis in zip(columns, row, strict=True):
+            chosen = errors.filter(
+                (pl.col("dataset") == dataset)
+                & (pl.col("stage") == found)
+                & (pl.col("scenario") == scenario)
+            )
+            _draw_errors(axis, chosen, styles)
+            axis.set_title(scenario_label(scenario) if axis in axes[0] else "")
+        row[0].set_ylabel(f"{dataset_label(dataset)}, {found}\naccuracy")
+    figure.supxlabel("equivariance error (undefined ones left out)", fontsize=8)
+    _legend(figure, [_marker(style) for style in styles.values()], columns=5)
+    return figure
+
+
+def plot_slice_selection(data: FigureData) -> Figure:
+    """Fig. 7: kernel size over object size, one panel per channel, sorted by Pearson's r."""
+    selection = data.selection("slice")
+    chosen, r = _example_choice(selection)
+    order = np.argsort(-np.nan_to_num(r, nan=-2), kind="stable")
+    style = style_models([selection.cell[3]])[selection.cell[3]]
+    rows = -(-len(order) // 8)
+    figure = Figure(figsize=(7.2, 0.95 * rows + 0.5), layout="constrained")
+    axes = figure.subplots(rows, 8, sharex=True, sharey=True, squeeze=False)
+    for axis in axes.flat[len(order) :]:
+        axis.set_visible(False)
+    for axis, channel in zip(axes.flat, order, strict=False):
+        axis.plot(SIZES, chosen[:, channel], ".", ms=2.2, color=style.light)
+        text = "constant" if np.isnan(r[channel]) else f"r = {r[channel]:.2f}"
+        axis.set_title(text, fontsize=6.5, pad=2)
+        axis.set_xticks([17, 64])
+        axis.tick_params(labelsize=6.5)
+    figure.supxlabel("object size in pixels", fontsize=8)
+    figure.supylabel("kernel size", fontsize=8)
+    figure.suptitle(_selection_title(selection, chosen, r), fontsize=8)
+    return figure
+
+
+def plot_pixel_selection(data: FigureData) -> Figure:
+    """Suppl. 4: the kernel size at every pixel, one tile per channel, at four object sizes."""
+    selection = data.selection("pixel")
+    layer = selection.last_layer
+    if layer not in selection.maps:
+        raise NothingToDrawError("no run holds the maps of its pixel pooling")
+    maps = selection.maps[layer]
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axes = figure.subplots(2, 2)
+    for axis, size in zip(axes.flat, MAP_SIZES, strict=True):
+        tiles = _tiles(maps[SIZES.index(size)])
+        shown = axis.imshow(tiles, vmin=7, vmax=57, cmap="viridis", interpolation="nearest")
+        axis.set_title(f"object size {size}")
+        axis.set_axis_off()
+    bar = figure.colorbar(shown, ax=axes, shrink=0.7, pad=0.02)
+    bar.set_label("kernel size")
+    bar.outline.set_visible(False)
+    name = selection.class_names[selection.example // selection.instances]
+    figure.suptitle(
+        f"{_cell_text(selection)}, object “{name}”, {maps.shape[1]} channels", fontsize=8
+    )
+    return figure
+
+
+def plot_operations(data: FigureData) -> Figure:
+    """Operations over the input size by the formulas, and of our networks as executed."""
+    figure = Figure(figsize=(7.2, 2.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    styles = style_models(["standard", "pixel_pool"])
+    sizes = np.arange(7, 129)
+    for label, formula, style in (
+        ("standard layer", standard_operations, styles["standard"]),
+        ("scaled layer", scaled_operations, styles["pixel_pool"]),
+    ):
+        values = [formula(int(size), 7) for size in sizes]
+        left.semilogy(sizes, values, color=style.light, lw=1.6, label=label)
+        at = formula(CANVAS, 7)
+        left.plot(CANVAS, at, "o", color=style.light, ms=4)
+        left.annotate(f"{at:.1e}", (CANVAS, at), (6, -9), textcoords="offset points", fontsize=7)
+    left.set_xlabel("input size n, kernel size 7")
+    left.set_ylabel("operations per channel pair")
+    left.legend(loc="lower right")
+    _draw_executed(right, data)
+    return figure
+
+
+def plot_epoch_seconds(data: FigureData) -> Figure:
+    """Table 2: seconds per epoch, ours filled and published (on an A100) hollow."""
+    costs = data.costs.filter(pl.col("epoch_seconds").is_not_null())
+    _require(costs["epoch_seconds"].to_list(), "no epoch was timed")
+    styles = style_models(costs["model"].unique().to_list())
+    datasets = [d for d in data.datasets if d in costs["dataset"].to_list()]
+    figure, axes = _panels(1, len(datasets), 0.5 + 0.21 * len(styles), sharex=False)
+    published = {
+        (row["dataset"], row["model"]): row["seconds"]
+        for row in published_epoch_seconds().iter_rows(named=True)
+    }
+    for dataset, axis in zip(datasets, axes[0], strict=True):
+        rows = {r["model"]: r for r in costs.iter_rows(named=True) if r["dataset"] == dataset}
+        for place, (model, style) in enumerate(styles.items()):
+            if model in rows:
+                axis.plot(rows[model]["epoch_seconds"], place, "o", color=style.light, ms=4.5)
+            if (dataset, model) in published:
+                axis.plot(published[dataset, model], place, "D", mfc="none", mec=style.light, ms=5)
+        axis.set_xscale("log")
+        axis.set_title(dataset_label(dataset))
+        axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
+        axis.set_ylim(len(styles) - 0.4, -0.6)
+        axis.tick_params(axis="y", length=0)
+    figure.supxlabel("seconds per epoch", fontsize=8)
+    ours = Line2D([], [], ls="", marker="o", color=_INK, ms=4.5, label="ours, median")
+    theirs = Line2D([], [], ls="", marker="D", mfc="none", mec=_INK, ms=5, label="published (A100)")
+    _legend(figure, [ours, theirs], columns=2)
+    return figure
+
+
+def plot_ranks(data: FigureData) -> Figure:
+    """Average rank over cells; models joined by a bar are not told apart at 5 %."""
+    ranking = rank_cells(data.cells, data.protocol)
+    if ranking is None:
+        raise NothingToDrawError("ranks need two models with runs in the same cells")
+    styles = style_models(list(ranking.models))
+    count = len(ranking.models)
+    figure = Figure(figsize=(5.2, 0.8 + 0.22 * count), layout="constrained")
+    axis = figure.subplots()
+    half = (ranking.critical_difference or 0) / 2
+    for place, (model, rank) in enumerate(zip(ranking.models, ranking.ranks, strict=True)):
+        colour = styles[model].light
+        ends = [max(1.0, rank - half), min(float(count), rank + half)]
+        axis.plot(ends, [place, place], color=colour, lw=3, alpha=0.3)
+        axis.plot(rank, place, "o", color=colour, ms=5)
+    axis.set_yticks(range(count), [styles[model].label for model in ranking.models])
+    axis.set_ylim(count - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.set_xlabel(f"average rank over {ranking.cells} cells")
+    if ranking.critical_difference is not None:
+        text = f"critical difference {ranking.critical_difference:.2f} (Nemenyi, 5 %)"
+        axis.set_title(f"{text}: overlapping bars are not told apart", fontsize=7)
+    return figure
+
+
+def plot_overview(data: FigureData) -> Figure:
+    """Fig. 3: which object sizes each scenario trains on and tests, and what objects look like."""
+    pictures = _example_images(data)
+    figure = Figure(figsize=(7.2, 1.7 + 1.05 * len(pictures)), layout="constrained")
+    ratios = [1.6] + [1.0] * len(pictures)
+    parts: Any = figure.subfigures(len(ratios), 1, height_ratios=ratios, squeeze=False)
+    _draw_scenarios(parts[0, 0].subplots())
+    for part, (name, images) in zip(parts[1:, 0], pictures.items(), strict=True):
+        _draw_examples(part, name, images)
+    return figure
+
+
+def _draw_scenarios(axis: Axes) -> None:
+    colours = {"train": "#0063b1", "test": "#f0b35a"}
+    for place, scenario in enumerate(Scenario):
+        both = scenario is Scenario.ALL_TO_ALL
+        for sizes, what in ((scenario.train_sizes, "train"), (scenario.test_sizes, "test")):
+            low = place - 0.36 if not both or what == "train" else place + 0.02
+            spans = [(size - 0.5, 1.0) for size in sizes]
+            height = 0.34 if both else 0.72
+            axis.broken_barh(spans, (low, height), color=colours[what], lw=0, antialiased=False)
+    axis.set_yticks(range(len(Scenario)), [scenario_label(s.value) for s in Scenario])
+    axis.invert_yaxis()
+    axis.set_xlim(16, 65)
+    axis.set_xticks([17, 32, 48, 64])
+    axis.set_xlabel("object size in pixels")
+    axis.grid(visible=False)
+    handles = [Line2D([], [], lw=6, color=c, label=name) for name, c in colours.items()]
+    axis.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+
+
+def _require(values: list[Any], reason: str) -> list[Any]:
+    if not values:
+        raise NothingToDrawError(reason)
+    return values
+
+
+def _panels(
+    rows: int, columns: int, row_height: float, sharex: bool = False
+) -> tuple[Figure, NDArray[Any]]:
+    size = (max(1.45 * columns + 1.4, 3.4), row_height * rows + 0.7)
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, sharex=sharex, sharey="row", squeeze=False)
+
+
+def _grid(
+    data: FigureData, row_height: float, sharex: bool
+) -> tuple[Figure, dict[tuple[str, str], Axes]]:
+    """Return one panel per dataset (rows) and scenario (columns)."""
+    scenarios = _scenarios(data.cells)
+    figure, axes = _panels(len(data.datasets), len(scenarios), row_height, sharex)
+    for axis, scenario in zip(axes[0], scenarios, strict=True):
+        axis.set_title(scenario_label(scenario))
+    panels: dict[tuple[str, str], Axes] = {}
+    for row, dataset in zip(axes, data.datasets, strict=True):
+        row[0].set_ylabel(dataset_label(dataset))
+        panels |= {(dataset, s): axis for s, axis in zip(scenarios, row, strict=True)}
+    return figure, panels
+
+
+def _scenarios(frame: pl.DataFrame) -> list[str]:
+    present = set(frame["scenario"].to_list())
+    return [scenario.value for scenario in Scenario if scenario.value in present]
+
+
+def _cell_rows(data: FigureData, dataset: str, scenario: str) -> list[dict[str, Any]]:
+    chosen = (pl.col("dataset") == dataset) & (pl.col("scenario") == scenario)
+    return data.cells.filter(chosen).to_dicts()
+
+
+def _published_means(dataset: str, scenario: str) -> dict[str, float]:
+    chosen = (pl.col("dataset") == dataset) & (pl.col("scenario") == scenario)
+    return dict(published_accuracy().filter(chosen).select("model", "mean").iter_rows())
+
+
+def _draw_seeds(
+    axis: Axes, place: int, style: ModelStyle, cell: dict[str, Any] | None, published: float | None
+) -> None:
+    values = cell["accuracies"] if cell else []
+    if len(values) > 2:
+        axis.boxplot(
+            [values],
+            positions=[place],
+            orientation="horizontal",
+            widths=0.62,
+            showfliers=False,
+            boxprops={"color": style.light, "lw": 0.8},
+            medianprops={"color": style.light, "lw": 1.6},
+            whiskerprops={"color": style.light, "lw": 0.8},
+            capprops={"color": style.light, "lw": 0.8},
+            manage_ticks=False,
+        )
+    offsets = [((index * 7) % 5 - 2) * 0.09 for index in range(len(values))]
+    heights = [place + offset for offset in offsets]
+    axis.plot(values, heights, ".", color=style.light, ms=4, alpha=0.5, mew=0)
+    if published is not None:
+        axis.plot(published, place, "D", mfc="white", mec=style.light, ms=3.8, mew=0.9, zorder=5)
+
+
+def _seed_legend() -> list[Line2D]:
+    return [
+        Line2D([], [], ls="", marker=".", color=_INK, ms=4, label="one seed"),
+        Line2D([], [], ls="", marker="s", mfc="none", mec=_INK, ms=5, label="quartiles, median"),
+        Line2D([], [], ls="", marker="D", mfc="white", mec=_INK, ms=4, label="published mean"),
+    ]
+
+
+def _draw_curve(
+    axis: Axes, data: FigureData, keys: tuple[str, str, str], style: ModelStyle
+) -> None:
+    names = ("dataset", "scenario", "model")
+    chosen = pl.all_horizontal(pl.col(n) == key for n, key in zip(names, keys, strict=True))
+    curve = data.sizes.filter(chosen)
+    if len(curve):
+        ends = curve.select("low", "high").to_numpy().astype(float)
+        axis.fill_between(curve["object_size"], *ends.T, color=style.light, alpha=0.12, lw=0)
+        dash = _DASHES[style.dash]
+        axis.plot(curve["object_size"], curve["mean"], color=style.light, lw=1.1, ls=dash)
+    published = published_sizes().filter(chosen).sort("object_size")
+    if len(published):
+        axis.plot(published["object_size"], published["mean"], ":", color=style.light, lw=0.7)
+
+
+def _draw_errors(axis: Axes, errors: pl.DataFrame, styles: dict[str, ModelStyle]) -> None:
+    for model, style in styles.items():
+        runs = errors.filter(pl.col("model") == model)
+        axis.plot(
+            runs["error"],
+            runs["test_accuracy"],
+            style.marker,
+            color=style.light,
+            ms=3.6,
+            alpha=0.75,
+            mew=0,
+        )
+    axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.set_xlim(left=0)
+
+
+def _draw_executed(axis: Axes, data: FigureData) -> None:
+    """Draw the operations of whole networks, by formula (hollow) and as executed (filled)."""
+    costs = data.costs.filter(pl.col("operations_executed").is_not_null())
+    rows = {row["model"]: row for row in costs.iter_rows(named=True)}
+    styles = style_models(list(rows))
+    for place, (model, style) in enumerate(styles.items()):
+        row = rows[model]
+        axis.plot(row["operations_executed"], place, "o", color=style.light, ms=4.5)
+        if row["operations_by_formula"]:
+            axis.plot(row["operations_by_formula"], place, "D", mfc="none", mec=style.light, ms=5.5)
+    axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
+    axis.invert_yaxis()
+    if rows:
+        axis.set_xscale("log")
+    axis.set_xlabel("operations per image, network\n● executed   ◇ by the formulas")
+    axis.tick_params(axis="y", length=0)
+
+
+def _example_choice(selection: Selection) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    layer = selection.last_layer
+    chosen = selection.chosen[layer][:, selection.example]
+    return chosen, channel_correlations(selection, layer, selection.example)
+
+
+def _selection_title(
+    selection: Selection, chosen: NDArray[np.uint8], r: NDArray[np.float64]
+) -> str:
+    name = selection.class_names[selection.example // selection.instances]
+    strong = int(np.count_nonzero(np.nan_to_num(r, nan=-2) > 0.9))
+    return (
+        f"{_cell_text(selection)}, object “{name}”: {strong} of {len(r)} channels with r > 0.9, "
+        f"largest kernel {chosen.max()}"
+    )
+
+
+def _cell_text(selection: Selection) -> str:
+    _, dataset, scenario, model = selection.cell
+    label = style_models([model])[model].label
+    return f"{label}, {dataset_label(dataset)}, {scenario_label(scenario)}, seed {selection.seed}"
+
+
+def _tiles(maps: NDArray[np.uint8], columns: int = 8, gap: int = 3) -> NDArray[np.float64]:
+    """`[C, H, W] -> [rows, columns]`: channels side by side, with NaN between them."""
+    channels, height, width = maps.shape
+    rows = -(-channels // columns)
+    tiles = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap), np.nan)
+    for channel in range(channels):
+        top, left = (height + gap) * (channel // columns), (width + gap) * (channel % columns)
+        tiles[top : top + height, left : left + width] = maps[channel]
+    return tiles
+
+
+def _example_images(data: FigureData) -> dict[str, NDArray[np.uint8]]:
+    """Return test images `[sizes, n, 64, 64(, 3)]` of the datasets that are on this machine."""
+    pictures = {}
+    for name in [data.images] if data.images else data.datasets:
+        try:
+            arrays = read_arrays(locate_dataset(name, download=False))
+        except EquiscaleError:
+            if data.images:
+                raise
+            continue
+        rows = [OBJECT_SIZES.index(size) for size in MAP_SIZES]
+        classes = np.linspace(0, arrays.num_classes - 1, min(3, arrays.num_classes)).astype(int)
+        pictures[name] = arrays.images[2][rows][:, classes, 0]
+    return pictures
+
+
+def _draw_examples(part: Any, name: str, images: NDArray[np.uint8]) -> None:  # noqa: ANN401
+    flat = [image for row in images for image in row]
+    axes = part.subplots(1, len(flat), squeeze=False)[0]
+    part.suptitle(dataset_label(name), fontsize=8, x=0.01, ha="left")
+    for index, (axis, image) in enumerate(zip(axes, flat, strict=True)):
+        axis.imshow(image, cmap="gray", vmin=0, vmax=255)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.grid(visible=False)
+        if index % images.shape[1] == 0:
+            axis.set_title(f"size {MAP_SIZES[index // images.shape[1]]}", fontsize=7)
+
+
+def _line(style: ModelStyle) -> Line2D:
+    return Line2D([], [], color=style.light, lw=1.4, ls=_DASHES[style.dash], label=style.label)
+
+
+def _marker(style: ModelStyle) -> Line2D:
+    return Line2D([], [], ls="", marker=style.marker, color=style.light, ms=4, label=style.label)
+
+
+def _legend(figure: Figure, handles: list[Line2D], columns: int) -> None:
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize=7.5)

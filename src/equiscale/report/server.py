@@ -1,0 +1,125 @@
+"""Shows the page on this machine and keeps it up to date while a sweep runs."""
+
+from __future__ import annotations
+
+import html
+import logging
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+
+from equiscale.analysis.runs import RunsReader
+from equiscale.core.errors import EquiscaleError, StorageError
+from equiscale.report.page import render_page
+
+LOOK_SECONDS = 2.0
+_log = logging.getLogger(__name__)
+
+_WAITING = """<!doctype html><html lang="en"><meta charset="utf-8"><title>equiscale report</title>
+<meta http-equiv="refresh" content="2"><body style="font-family:sans-serif;margin:3em">
+<h1>Nothing to show yet</h1><p>{reason}</p><p>This page looks again every two seconds.</p>"""
+
+
+class LivePage:
+    """The page of a results directory, made again when runs were finished.
+
+    Args:
+        results: The results directory; it need not exist yet.
+    """
+
+    def __init__(self, results: Path) -> None:
+        self._reader = RunsReader(results)
+        self._lock = threading.Lock()
+        self._looked = float("-inf")
+        self._version, self._text = 0, ""
+
+    def current(self) -> tuple[int, str]:
+        """Return the version, which grows with every change, and the page's text."""
+        with self._lock:
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                self._look()
+                self._looked = time.monotonic()
+            return self._version, self._text
+
+    def _look(self) -> None:
+        try:
+            if self._version and not self._reader.has_news():
+                return
+            text = render_page(self._reader.read(), live=True)
+            self._version += 1
+        except EquiscaleError as error:
+            text = _WAITING.format(reason=html.escape(str(error)))
+        self._text = text
+
+
+class PageServer:
+    """A web server on the loopback interface only.
+
+    Args:
+        results: The results directory.
+        port: 0 takes any free one.
+    """
+
+    def __init__(self, results: Path, port: int) -> None:
+        page = LivePage(results)
+
+        class Handler(BaseHTTPRequestHandler):
+            """Answers `/` with the page and `/version` with its number."""
+
+            def do_GET(self) -> None:
+                """Answer a request."""
+                _answer(self, page)
+
+            def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+                """Log at debug level instead of writing to stderr."""
+                _log.debug(format, *arguments)
+
+        try:
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        except OSError as error:
+            raise StorageError(
+                f"cannot serve on port {port}: {error.strerror or error}; choose another --port"
+            ) from error
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://127.0.0.1:{self._server.server_port}/"
+
+    def serve_forever(self) -> None:
+        """Answer requests until `close`."""
+        self._server.serve_forever(poll_interval=0.1)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+
+    def __enter__(self) -> PageServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.server_close()
+
+
+def _answer(handler: BaseHTTPRequestHandler, page: LivePage) -> None:
+    version, text = page.current()
+    bodies = {"/": (text, "text/html; charset=utf-8"), "/version": (str(version), "text/plain")}
+    path = handler.path.partition("?")[0]
+    if path not in bodies:
+        handler.send_error(404)
+        return
+    body, kind = bodies[path]
+    content = body.encode()
+    handler.send_response(200)
+    handler.send_header("Content-Type", kind)
+    handler.send_header("Content-Length", str(len(content)))
+    handler.send_header("Cache-Control", "no-store")
+    handler.end_headers()
+    handler.wfile.write(content)

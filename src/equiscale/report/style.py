@@ -1,0 +1,99 @@
+"""One label, colour, dash and marker per model, the same in every figure and on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from equiscale.core.spec import Scenario
+
+TEXT_LIGHT, TEXT_DARK = "#1b1f24", "#e8eaed"
+PAPER_LIGHT, PAPER_DARK = "#ffffff", "#15181d"
+
+
+@dataclass(frozen=True)
+class ModelStyle:
+    """How one model is drawn.
+
+    Attributes:
+        label: A few words for people.
+        light: Colour on white, contrast at least 3 : 1.
+        dark: Colour on near black, contrast at least 3 : 1.
+        dash: SVG dash pattern; empty for a solid line. No two models of one colour family share it.
+        marker: Matplotlib's name of the marker.
+    """
+
+    label: str
+    light: str
+    dark: str
+    dash: str
+    marker: str
+
+
+# Hues after Okabe and Ito and Paul Tol, darkened for white and lightened for black; colours that
+# a colour-blind reader could take for one another differ in dash and marker.
+_SOLID, _LONG, _SHORT, _MIXED = "", "8 3", "2 3", "8 3 2 3"
+STYLES = {
+    "standard": ModelStyle("Standard CNN", "#595f69", "#a9b0bb", _SOLID, "o"),
+    "spatial_transform": ModelStyle("Spatial transformer", "#b0457b", "#e58ab8", _LONG, "v"),
+    "ensemble": ModelStyle("Pyramid ensemble", "#8a6d00", "#e3c53f", _SHORT, "s"),
+    "xu": ModelStyle("Xu et al.", "#117733", "#4fc27a", _MIXED, "^"),
+    "kanazawa": ModelStyle("Kanazawa et al.", "#007f98", "#57c8de", _LONG, "D"),
+    "hermite": ModelStyle("SES, Hermite", "#882255", "#d977a8", _SHORT, "P"),
+    "disco": ModelStyle("SES, DISCO", "#6a4c9c", "#b49be6", _LONG, "X"),
+    "pixel_pool": ModelStyle("SConv, pixel pool", "#0063b1", "#5aaef5", _SOLID, "o"),
+    "slice_pool": ModelStyle("SConv, slice pool", "#c44400", "#ff8a4c", _SOLID, "s"),
+    "energy_pool": ModelStyle("SConv, energy pool", "#a3620a", "#f0b35a", _MIXED, "^"),
+    "conv3d": ModelStyle("SConv, 3-D conv", "#287a6c", "#5fd0bb", _SHORT, "D"),
+}
+_OTHERS = (
+    ("#4b5bd7", "#98a3ff", _LONG, "v"),
+    ("#a02020", "#ff8080", _MIXED, "P"),
+    ("#3d7300", "#9ad04f", _LONG, "X"),
+    ("#7d3fb0", "#cc97f5", _SHORT, "^"),
+)
+
+SCENARIO_LABELS = {
+    Scenario.SMALL_TO_LARGE: "small → large",
+    Scenario.MID_TO_REST: "mid → rest",
+    Scenario.LARGE_TO_SMALL: "large → small",
+    Scenario.ALL_TO_ALL: "all → all",
+}
+DATASET_LABELS = {
+    "emoji": "Emoji",
+    "mnist": "MNIST",
+    "trafficsign": "Traffic signs",
+    "aerial": "Aerial",
+    "fashion": "Fashion-MNIST",
+}
+
+
+def style_models(models: Sequence[str]) -> dict[str, ModelStyle]:
+    """Return the style of each model in the order of the paper; unknown ones come last.
+
+    A model with options, `name {…}`, is drawn as an unknown one: it stands beside its default.
+    """
+    known = {name: STYLES[name] for name in STYLES if name in models}
+    unknown = sorted(set(models) - set(STYLES))
+    for index, name in enumerate(unknown):
+        light, dark, dash, marker = _OTHERS[index % len(_OTHERS)]
+        known[name] = ModelStyle(_short_label(name), light, dark, dash, marker)
+    return known
+
+
+def dataset_label(dataset: str) -> str:
+    """Return a dataset's name for people."""
+    return DATASET_LABELS.get(dataset, dataset)
+
+
+def scenario_label(scenario: str) -> str:
+    """Return a scenario's name for people."""
+    return SCENARIO_LABELS[Scenario(scenario)]
+
+
+def _short_label(name: str) -> str:
+    """Return the last part of `package.module:factory`, with its options if it has any."""
+    path, _, options = name.partition(" ")
+    label = path.rpartition(":")[2] or path
+    text = f"{label} {options}".strip()
+    return text if len(text) <= 32 else f"{text[:31]}…"

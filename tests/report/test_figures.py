@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from equiscale.analysis.runs import Runs, normalize_table
+from equiscale.core.errors import OptionError
+from equiscale.core.spec import Scenario
+from equiscale.report.figures import FIGURES, write_figures
+from equiscale.report.page_data import encode_sizes, page_data
+
+STARTS = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_can_be_drawn(runs: Runs, tmp_path: Path, name: str) -> None:
+    outcome = write_figures(runs, tmp_path, [name], ["png"])
+    assert (tmp_path / f"{name}.png").stat().st_size > 5000, outcome
+
+
+def test_the_formats_are_what_they_say(runs: Runs, tmp_path: Path, hostile: str) -> None:
+    name = "suppl1-accuracy"
+    write_figures(runs, tmp_path, [name])
+    for ending, start in STARTS.items():
+        assert (tmp_path / f"{name}.{ending}").read_bytes().startswith(start)
+    assert hostile not in (tmp_path / f"{name}.svg").read_text()
+    assert len(pl.read_csv(tmp_path / f"{name}.csv")) == 10
+
+
+def test_a_figure_is_the_same_each_time(runs: Runs, tmp_path: Path) -> None:
+    for directory in ("a", "b"):
+        write_figures(runs, tmp_path / directory, ["ranks"], ["svg"])
+    assert (tmp_path / "a/ranks.svg").read_bytes() == (tmp_path / "b/ranks.svg").read_bytes()
+
+
+def test_one_run_draws_what_it_can_and_says_what_is_missing(tmp_path: Path) -> None:
+    row = {"run_id": "a", "model": "my:Net", "dataset": "mine", "scenario": "mid2rest", "seed": 1}
+    row |= {"test_accuracy": 0.5, "protocol": "paper-1"}
+    runs = Runs(normalize_table([row]))
+    outcome = write_figures(runs, tmp_path, formats=["svg"])
+    assert outcome["fig7-slice-selection"] == "not drawn: no run has a layer with slice pooling"
+    assert (tmp_path / "suppl1-accuracy.svg").exists()
+    assert page_data(runs)["cells"][0]["curve"]["mean"] == []
+
+
+def test_unknown_names_are_refused(runs: Runs, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="did you mean 'ranks'"):
+        write_figures(runs, tmp_path, ["rank"])
+    with pytest.raises(OptionError, match="gif"):
+        write_figures(runs, tmp_path, ["ranks"], ["gif"])
+
+
+def test_the_page_data_keep_what_must_not_be_mixed_apart(runs: Runs, hostile: str) -> None:
+    data = page_data(runs)
+    assert data["protocols"] == ["paper-1", "paper-1 max_epochs=3"]
+    assert [s["key"] for s in data["scenarios"]] == ["mid2rest", "all2all"]
+    cells = {(c["protocol"], c["dataset"], c["scenario"], c["model"]): c for c in data["cells"]}
+    assert cells["paper-1", "emoji", "mid2rest", "xu"]["missing"] == [2]
+    assert cells["paper-1 max_epochs=3", "emoji", "mid2rest", "xu"]["runs"] == 1
+    assert cells["paper-1", "emoji", Scenario.ALL_TO_ALL.value, "xu"]["gap"] is None
+    assert hostile in {model["key"] for model in data["models"]}
+    assert {s["pool"] for s in data["selections"]} == {"pixel", "slice"}
+
+
+def test_kernel_sizes_are_encoded_one_letter_each() -> None:
+    import json
+
+    import numpy as np
+
+    sizes = np.arange(1, 65, dtype=np.uint8)
+    text = encode_sizes(sizes)
+    assert json.dumps(text) == f'"{text}"'
+    decoded = [ord(letter) - 48 - (ord(letter) > 92) for letter in text]
+    assert decoded == sizes.tolist()

@@ -1,0 +1,218 @@
+"""The page in a real browser: no error, no request, and controls that do something."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
+from tests.synthetic_runs import Study, write_records
+
+from equiscale.analysis.runs import Runs, read_runs
+from equiscale.core.spec import Scenario
+from equiscale.report import server
+from equiscale.report.page import render_page, write_page
+from equiscale.report.server import PageServer
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+WIDTHS = {"desktop": 1280, "tablet": 800, "phone": 390}
+pytestmark = pytest.mark.needs("chromium")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    for flag in FLAGS.split():
+        options.add_argument(flag)
+    options.binary_location = "/usr/bin/chromium"
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    service = webdriver.ChromeService("/usr/bin/chromedriver")
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def page(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_page(runs, path)
+    return path.as_uri()
+
+
+@pytest.fixture
+def opened(browser: webdriver.Chrome, page: str) -> webdriver.Chrome:
+    browser.get("about:blank")
+    browser.get_log("browser")
+    browser.get_log("performance")
+    _open(browser, page)
+    return browser
+
+
+def _open(browser: webdriver.Chrome, address: str) -> None:
+    browser.get(address)
+    _until(browser, lambda: browser.find_element(By.TAG_NAME, "body").get_attribute("data-ready"))
+
+
+def _until(browser: webdriver.Chrome, condition: Callable[[], Any], seconds: float = 30) -> None:
+    WebDriverWait(browser, seconds, poll_frequency=0.1).until(lambda _: condition())
+
+
+def _text(browser: webdriver.Chrome, selector: str) -> str:
+    return browser.find_element(By.CSS_SELECTOR, selector).text
+
+
+def _choose(browser: webdriver.Chrome, identifier: str, value: str) -> None:
+    Select(browser.find_element(By.ID, identifier)).select_by_value(value)
+
+
+def _requests(browser: webdriver.Chrome) -> list[str]:
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [params["request"]["url"] for params in sent]
+
+
+def test_it_loads_without_an_error_or_a_request(opened: webdriver.Chrome, page: str) -> None:
+    addresses = [a for a in _requests(opened) if not a.startswith(("data:", "blob:", "about:"))]
+    assert addresses == [page]
+    assert opened.get_log("browser") == []
+
+
+def test_names_with_code_in_them_are_text(opened: webdriver.Chrome, hostile: str) -> None:
+    assert opened.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
+    _choose(opened, "c-selection", "slice_pool")
+    assert hostile in _text(opened, "#c-item")
+    assert not opened.find_elements(By.CSS_SELECTOR, "main img, main script")
+    assert "<b>data</b>" in _text(opened, "#c-dataset")
+
+
+def test_the_controls_change_what_is_shown(opened: webdriver.Chrome) -> None:
+    answer = _text(opened, "#answer")
+    lines = len(opened.find_elements(By.CSS_SELECTOR, "#sizes path.series"))
+    assert lines == 5
+    _choose(opened, "c-scenario", "all2all")
+    assert _text(opened, "#answer") != answer
+    assert "scenario=all2all" in opened.current_url
+    opened.find_element(By.ID, "c-none").click()
+    assert not opened.find_elements(By.CSS_SELECTOR, "#sizes path.series")
+    assert "choose at least one model" in _text(opened, "#answer")
+    opened.find_element(By.ID, "c-all").click()
+    assert len(opened.find_elements(By.CSS_SELECTOR, "#sizes path.series")) == 4
+    _choose(opened, "c-protocol", "paper-1 max_epochs=3")
+    assert "not by the paper's protocol" in _text(opened, "#notices")
+
+
+def test_tables_sort_by_key(opened: webdriver.Chrome) -> None:
+    def column() -> list[str]:
+        cells = opened.find_elements(By.CSS_SELECTOR, "#table tbody td:first-child")
+        return [cell.text for cell in cells]
+
+    before = column()
+    opened.find_element(By.CSS_SELECTOR, "#table th:first-child button").send_keys(Keys.ENTER)
+    assert column() == sorted(before)
+    head = opened.find_element(By.CSS_SELECTOR, "#table th:first-child")
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert "(1 missing)" in _text(opened, "#table")
+
+
+def test_the_slider_moves_the_choice_from_17_to_64(opened: webdriver.Chrome) -> None:
+    def dots() -> list[str | None]:
+        found = opened.find_elements(By.CSS_SELECTOR, "#selection circle.dot")
+        return [dot.get_attribute("cy") for dot in found]
+
+    slider = opened.find_element(By.ID, "c-size")
+    slider.send_keys(Keys.HOME)
+    assert _text(opened, "#size-output") == "17 px"
+    small = dots()
+    assert len(small) == 32
+    slider.send_keys(Keys.END)
+    assert _text(opened, "#size-output") == "64 px"
+    assert dots() != small
+    _choose(opened, "c-selection", "pixel_pool")
+    assert len(opened.find_elements(By.CSS_SELECTOR, "#maps canvas")) == 8
+
+
+def test_the_keyboard_moves_the_cursor_of_the_chart(opened: webdriver.Chrome) -> None:
+    chart = opened.find_element(By.CSS_SELECTOR, "#sizes svg")
+    chart.send_keys(Keys.ARROW_RIGHT)
+    assert "object size 41" in _text(opened, "#tip")
+    chart.send_keys(Keys.ARROW_LEFT)
+    assert "object size 40" in _text(opened, "#tip")
+
+
+def test_charts_have_text_alternatives(opened: webdriver.Chrome) -> None:
+    charts = opened.find_elements(By.CSS_SELECTOR, ".chart > svg")
+    assert len(charts) == 5
+    for chart in charts:
+        label = chart.get_attribute("aria-label")
+        assert label is not None
+        assert len(label) > 40
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_fits_every_screen(browser: webdriver.Chrome, page: str, width: int, theme: str) -> None:
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    feature = {"name": "prefers-color-scheme", "value": theme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    _open(browser, page)
+    script = "return [document.documentElement.scrollWidth, getComputedStyle(document.body).color]"
+    scrolled, colour = browser.execute_script(script)  # type: ignore[no-untyped-call]
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert scrolled <= width
+    assert colour == {"light": "rgb(27, 31, 36)", "dark": "rgb(232, 234, 237)"}[theme]
+
+
+def test_a_page_of_one_run_loads(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    study = Study(scenarios=(Scenario.ALL_TO_ALL,), models=("standard",), seeds=(1,))
+    write_records(study.records(), tmp_path / "runs")
+    write_page(read_runs(tmp_path / "runs"), tmp_path / "one.html")
+    browser.get_log("browser")
+    _open(browser, (tmp_path / "one.html").as_uri())
+    assert browser.get_log("browser") == []
+    assert "1 run" in _text(browser, ".top")
+    assert "A comparison needs two models" in _text(browser, "#pairs")
+
+
+def test_a_served_page_follows_the_runs(
+    browser: webdriver.Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LOOK_SECONDS", 0.2)
+    records = list(Study(scenarios=(Scenario.MID_TO_REST,), models=("xu",)).records())
+    with PageServer(tmp_path, 0) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        try:
+            browser.get(serving.url)
+            assert "no finished run" in _text(browser, "body")
+            write_records(records[:1], tmp_path)
+            _open(browser, f"{serving.url}#scenario=mid2rest")
+            assert "1 run" in _text(browser, ".top")
+            write_records(records[1:], tmp_path)
+            _until(browser, lambda: "3 runs" in _text(browser, ".top"))
+            assert "scenario=mid2rest" in browser.current_url
+        finally:
+            serving.close()
+            thread.join()
+
+
+def test_the_page_of_500_runs_is_small(tmp_path: Path) -> None:
+    study = Study(datasets=("emoji", "mnist"), models=("standard", "pixel_pool", "slice_pool"))
+    write_records(study.records(), tmp_path)
+    runs = read_runs(tmp_path)
+    copies = [runs.table.with_columns(seed=pl.col("seed") + 3 * index) for index in range(8)]
+    many = Runs(pl.concat(copies), runs.selections)
+    assert len(many.table) == 576
+    assert len(render_page(many).encode()) < 5_000_000

@@ -1,0 +1,70 @@
+"""Colours that everyone can tell apart: contrast, and distance as the colour-blind see them."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from equiscale.report.style import PAPER_DARK, PAPER_LIGHT, STYLES, style_models
+
+Array = NDArray[np.float64]
+
+# Machado, Oliveira, Fernandes 2009, severity 1: linear RGB as each deficiency maps it.
+DEFICIENCIES = {
+    "none": "1 0 0; 0 1 0; 0 0 1",
+    "protan": "0.15229 1.05258 -0.20487; 0.11450 0.78628 0.09922; -0.00388 -0.04812 1.05200",
+    "deutan": "0.367322 0.860646 -0.227968; 0.280085 0.672501 0.047413; -0.01182 0.04294 0.968881",
+    "tritan": "1.25553 -0.07675 -0.17878; -0.07841 0.93081 0.14760; 0.00473 0.69137 0.30390",
+}
+
+
+def matrix(text: str) -> Array:
+    return np.array([[float(number) for number in row.split()] for row in text.split(";")])
+
+
+def linear(colour: str) -> Array:
+    channels = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(first: str, second: str) -> float:
+    weights = np.array([0.2126, 0.7152, 0.0722])
+    low, high = sorted(float(linear(colour) @ weights) for colour in (first, second))
+    return (high + 0.05) / (low + 0.05)
+
+
+def oklab(rgb: Array) -> Array:
+    to_lms = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.63]])
+    to_lab = np.array(
+        [[0.2105, 0.7936, -0.0041], [1.978, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    )
+    result: Array = to_lab @ np.cbrt(np.clip(to_lms @ np.clip(rgb, 0, 1), 0, None))
+    return result
+
+
+@pytest.mark.parametrize("model", STYLES)
+def test_lines_stand_out_from_the_paper(model: str) -> None:
+    assert contrast(STYLES[model].light, PAPER_LIGHT) >= 3
+    assert contrast(STYLES[model].dark, PAPER_DARK) >= 3
+
+
+@pytest.mark.parametrize("deficiency", DEFICIENCIES)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_models_that_look_alike_differ_in_dash_or_marker(deficiency: str, theme: str) -> None:
+    seen = {
+        model: oklab(matrix(DEFICIENCIES[deficiency]) @ linear(getattr(style, theme)))
+        for model, style in STYLES.items()
+    }
+    for first, second in combinations(STYLES, 2):
+        distance = float(np.linalg.norm(seen[first] - seen[second]))
+        same_dash = STYLES[first].dash == STYLES[second].dash
+        assert distance > 0.06 or not same_dash, (first, second, distance)
+
+
+def test_unknown_models_come_last_and_have_a_style() -> None:
+    styles = style_models(["my.module:Net", "xu", "standard"])
+    assert list(styles) == ["standard", "xu", "my.module:Net"]
+    assert styles["my.module:Net"].label == "Net"
