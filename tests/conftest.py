@@ -1,20 +1,64 @@
-"""Shared by all tests: one thread per worker, and programs that some tests need."""
+"""Shared by all tests: one thread per worker, the emoji dataset, programs some tests need."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
+from pathlib import Path
 
+import numpy as np
 import pytest
+from filelock import FileLock
+
+from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist runs one worker per core
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose program is absent, or fail it where the gate says all must run."""
+    """Skip a test whose program or package is absent, or fail it where all must run."""
     for marker in item.iter_markers("needs"):
         tool = marker.args[0]
-        if shutil.which(tool) is None:
+        if shutil.which(tool) is None and importlib.util.find_spec(tool) is None:
             if os.environ.get("EQUISCALE_REQUIRE_TOOLS"):
                 pytest.fail(f"{tool} must be installed here (EQUISCALE_REQUIRE_TOOLS is set)")
             pytest.skip(f"{tool} is not installed")
+
+
+@pytest.fixture(scope="session")
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of this test session that all its workers share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+
+@pytest.fixture(scope="session")
+def emoji_file(shared_directory: Path) -> Path:
+    """The real emoji dataset, built once per session."""
+    from equiscale.build.emoji import build_emoji
+
+    path = shared_directory / "emoji.npz"
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            write_arrays(path, build_emoji())
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_arrays() -> StirArrays:
+    """A tiny valid colour dataset of noise: two classes, two instances."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (3, 48, 2, 2, 64, 64, 3), np.uint8)
+    positions = np.zeros((3, 48, 2, 2, 2), np.int64)
+    return StirArrays.assemble(
+        images, positions, ("cat", "dog"), {key: f"the {key}" for key in METADATA_KEYS}
+    )
+
+
+@pytest.fixture(scope="session")
+def small_file(small_arrays: StirArrays, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of `small_arrays`."""
+    path = tmp_path_factory.mktemp("small") / "noise.npz"
+    write_arrays(path, small_arrays)
+    return path

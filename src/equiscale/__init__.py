@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from equiscale.core.errors import EquiscaleError
+    from equiscale.core.spec import Scenario, Split
+    from equiscale.data.dataset import StirDataset, load_dataset
     from equiscale.layers import ScalePool, SConv2d
     from equiscale.models import (
         create_model,
@@ -24,9 +26,13 @@ _HOME = {
     "EquiscaleError": "equiscale.core.errors",
     "SConv2d": "equiscale.layers",
     "ScalePool": "equiscale.layers",
+    "Scenario": "equiscale.core.spec",
+    "Split": "equiscale.core.spec",
+    "StirDataset": "equiscale.data.dataset",
     "create_model": "equiscale.models",
     "list_models": "equiscale.models",
     "load_model": "equiscale.models",
+    "load_dataset": "equiscale.data.dataset",
     "register_model": "equiscale.models",
     "save_model": "equiscale.models",
 }
@@ -35,9 +41,13 @@ __all__ = [
     "EquiscaleError",
     "SConv2d",
     "ScalePool",
+    "Scenario",
+    "Split",
+    "StirDataset",
     "__version__",
     "create_model",
     "list_models",
+    "load_dataset",
     "load_model",
     "register_model",
     "save_model",

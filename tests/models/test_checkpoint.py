@@ -21,7 +21,7 @@ from equiscale.models.checkpoint import FORMAT
 CLASSES = ["cat", "dog", "Ünïcode"]
 
 
-def small_model(name: str = "standard", **options: Any) -> nn.Module:  # noqa: ANN401
+def small_model(name: str = "standard", **options: Any) -> nn.Module:
     if "image_size" in model_card(name).options:
         options = {"image_size": (32, 33), **options}
     torch.manual_seed(1)

@@ -129,7 +129,7 @@ def test_two_processes_give_the_gradients_of_one(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    spawn(_distributed_worker, (port, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
+    spawn(_distributed_worker, (port, str(tmp_path)), nprocs=2)
     for name in list_models():
         found = torch.load(tmp_path / f"{name}.pt", weights_only=True)
         model, x = build(name)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from equiscale import __version__
-from equiscale.cli import basis, models
+from equiscale.cli import basis, data, models, results, sweep, train
 from equiscale.core.errors import EquiscaleError
 
 USAGE_ERROR = 2
@@ -17,6 +18,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data.app, name="data")
+app.command("train")(train.train)
+app.command("sweep")(sweep.sweep)
+app.command("status")(results.status)
+app.command("collect")(results.collect)
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,5 +49,6 @@ def main() -> None:
     try:
         app()
     except EquiscaleError as error:
-        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        line = Text.assemble(("error: ", "red"), str(error))
+        Console(stderr=True).print(line, highlight=False, soft_wrap=True)
         raise SystemExit(USAGE_ERROR) from None

@@ -35,3 +35,47 @@ class MissingExtraError(EquiscaleError, ImportError):
 
 class FileContentError(EquiscaleError, ValueError):
     """A file is missing, is not what it should be, or holds something else than expected."""
+
+
+class InputFileError(EquiscaleError, ValueError):
+    """A file or directory from outside is not what it has to be.
+
+    Attributes:
+        path: What was read.
+        found: What it holds.
+        expected: What it has to hold.
+    """
+
+    def __init__(self, path: object, found: str, expected: str, advice: str = "") -> None:
+        self.path = path
+        self.found = found
+        self.expected = expected
+        self.advice = advice
+        super().__init__(f"{path}: found {found}, expected {expected}" + (advice and f"; {advice}"))
+
+    def __reduce__(self) -> tuple[type[InputFileError], tuple[object, str, str, str]]:
+        return type(self), (self.path, self.found, self.expected, self.advice)
+
+
+class DatasetFormatError(InputFileError):
+    """A dataset file breaks the STIR format."""
+
+
+class StorageError(EquiscaleError, OSError):
+    """A file cannot be written or read: no space, no permission, no such directory."""
+
+
+class DatasetNotFoundError(EquiscaleError, FileNotFoundError):
+    """A dataset is not on this machine; the message says how to get it."""
+
+
+class DownloadError(EquiscaleError, OSError):
+    """A published file cannot be fetched, or is not the published one."""
+
+
+class SourceError(InputFileError):
+    """A source of a build is missing, damaged or not the expected one."""
+
+
+class TooFewInstancesError(SourceError):
+    """A class has fewer objects than a dataset needs."""

@@ -65,7 +65,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def write_json(path: Path, value: object) -> None:
@@ -90,7 +90,7 @@ def _umask() -> int:
     return current
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     """Make a rename durable, where the platform lets a directory be opened."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)

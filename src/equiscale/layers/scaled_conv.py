@@ -1,17 +1,16 @@
-"""The scaled convolution: its definition, the choice of method, and the module `SConv2d`."""
+"""The scaled convolution as a function and as the module `SConv2d`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, overload
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
-from equiscale.core.registry import unknown_name_message
+from equiscale.layers.direct import direct_conv
 from equiscale.layers.geometry import (
     Geometry,
     Padding,
@@ -21,15 +20,48 @@ from equiscale.layers.geometry import (
     check_stride,
     resolve_geometry,
 )
-from equiscale.layers.kernel_scaling import Interpolation, check_interpolation, rescale_kernel
-from equiscale.layers.scale_pool import PoolMode, check_pool_mode, scale_pool
+from equiscale.layers.kernel_scaling import Interpolation, check_interpolation
+from equiscale.layers.method import Method, check_method, choose_method
+from equiscale.layers.scale_pool import PoolMode, check_pool_mode
+from equiscale.layers.spectral.interface import spectral_conv
 
-Method = Literal["auto", "direct", "spectral"]
-METHODS: tuple[Method, ...] = get_args(Method)
+# ruff: noqa: A002 - the name that torch.nn.functional.conv2d uses
 
 
+@overload
 def scaled_conv2d(
-    input: Tensor,  # noqa: A002 - the name that torch.nn.functional.conv2d uses
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    kernel_sizes: Sequence[int] | None = None,
+    stride: int | tuple[int, int] = 1,
+    padding: Padding = "valid",
+    padding_mode: PaddingMode = "zeros",
+    groups: int = 1,
+    interpolation: Interpolation = "bicubic",
+    pool: PoolMode | None = None,
+    return_indices: Literal[False] = False,
+    method: Method = "auto",
+) -> Tensor: ...
+@overload
+def scaled_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    kernel_sizes: Sequence[int] | None = None,
+    stride: int | tuple[int, int] = 1,
+    padding: Padding = "valid",
+    padding_mode: PaddingMode = "zeros",
+    groups: int = 1,
+    interpolation: Interpolation = "bicubic",
+    pool: PoolMode,
+    return_indices: Literal[True],
+    method: Method = "auto",
+) -> tuple[Tensor, Tensor]: ...
+def scaled_conv2d(
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     *,
@@ -43,77 +75,81 @@ def scaled_conv2d(
     return_indices: bool = False,
     method: Method = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` when pooled."""
-    step = (stride, stride) if isinstance(stride, int) else stride
+    """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` when pooled over scale.
+
+    One kernel is applied at S sizes. With w_i the weight resampled from k×k to K_i×K_i and
+    multiplied by k²/K_i², map i is
+
+        y_i = pad_i(w_i ⋆ x + bias),
+
+    an ordinary cross-correlation framed by zeros so that all maps have the size of map 0.
+
+    If the input is enlarged by a factor that takes one kernel size to another, the response moves
+    from one map to the other. This holds as far as interpolation is exact: for smooth kernels and
+    inputs well, at the pixel grid's limit badly; and never across the border of the input, whose
+    distance grows with the kernel.
+
+    Args:
+        input: `[N, C, H, W]`.
+        weight: `[O, C / groups, k, k]` base kernel.
+        bias: `[O]`, added before the frame of zeros.
+        kernel_sizes: Sides K_i of the rescaled kernels, increasing and all odd or all even. The
+            smallest determines the size of the maps. None takes k, k + 2, … as many as fit the
+            input.
+        stride: Keep every stride-th pixel of the aligned maps, down and across.
+        padding: `"valid"`: kernels lie inside the input, maps are (n - K_0 + 1) pixels long.
+            `"same"`: every map has the input's size and there is no frame of zeros.
+        padding_mode: What lies beyond the border with `"same"`: `"zeros"`, `"reflect"`,
+            `"replicate"` or `"circular"`.
+        groups: Number of blocks of channels that do not mix, as in `torch.nn.functional.conv2d`.
+        interpolation: How kernels are resampled: `"bicubic"`, `"bilinear"`, `"nearest"`, `"area"`.
+        pool: `"pixel"`, `"slice"` or `"energy"`, see `scale_pool`; None returns the stack. The
+            stack is not built when `method` is spectral and the stride is 1.
+        return_indices: With a pool, also return the chosen scale indices, int64: `[N, O, H', W']`
+            for pixel, `[N, O]` for slice and energy.
+        method: `"direct"`, the definition, or `"spectral"`, the same numbers up to rounding in a
+            fraction of the time; `"auto"` estimates which is faster. The direct method can be
+            exported and differentiated twice. A NaN or infinity in the input reaches the outputs
+            whose windows contain it with direct, and the sample's whole output with spectral.
+
+    Raises:
+        ShapeError: A tensor has the wrong shape, or the input is too small for the kernels.
+        OptionError: An option does not exist or contradicts another.
+
+    Example:
+        >>> x, weight = torch.randn(2, 3, 12, 12), torch.randn(8, 3, 5, 5)
+        >>> scaled_conv2d(x, weight).shape
+        torch.Size([2, 8, 4, 8, 8])
+        >>> y, index = scaled_conv2d(x, weight, pool="slice", return_indices=True)
+        >>> y.shape, index.shape
+        (torch.Size([2, 8, 8, 8]), torch.Size([2, 8]))
+    """
     _check_tensors(input, weight, bias, groups)
-    _check_choices(interpolation, pool, return_indices, method)
+    _check_choices(interpolation, pool, method)
+    if return_indices and pool is None:
+        raise OptionError("return_indices needs a pool: 'pixel', 'slice' or 'energy'")
     geometry = resolve_geometry(
         (input.shape[2], input.shape[3]),
         weight.shape[-1],
         kernel_sizes,
-        step,
+        _pair(stride),
         padding,
         padding_mode,
     )
-    stack = direct_stack(input, weight, bias, geometry, groups, interpolation)
-    return stack if pool is None else scale_pool(stack, pool, return_indices)
+    if method == "auto":
+        method = choose_method(input, weight, geometry)
+    convolve = direct_conv if method == "direct" or input.shape[0] == 0 else spectral_conv
+    values, indices = convolve(
+        input, weight, bias, geometry, groups, interpolation, pool, return_indices
+    )
+    return (values, indices) if indices is not None else values
 
 
-def direct_stack(
-    input: Tensor,  # noqa: A002
-    weight: Tensor,
-    bias: Tensor | None,
-    geometry: Geometry,
-    groups: int,
-    interpolation: Interpolation,
-) -> Tensor:
-    """`[N, C, H, W] -> [N, O, S, H', W']`: the definition, one convolution per kernel size."""
-    maps = []
-    for kernel_size in geometry.kernel_sizes:
-        kernel = rescale_kernel(weight, kernel_size, interpolation)
-        if geometry.padding == "same":
-            extended = _extend(input, kernel_size, geometry.padding_mode)
-            maps.append(F.conv2d(extended, kernel, bias, geometry.stride, groups=groups))
-        else:
-            maps.append(_framed_valid_map(input, kernel, bias, geometry, groups))
-    return torch.stack(maps, dim=2)
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value
 
 
-def _extend(input: Tensor, kernel_size: int, mode: PaddingMode) -> Tensor:  # noqa: A002
-    """Extend the input so that a valid convolution returns a map of the input's size."""
-    before, after = (kernel_size - 1) // 2, kernel_size // 2
-    name = "constant" if mode == "zeros" else mode
-    return F.pad(input, (before, after, before, after), mode=name)
-
-
-def _framed_valid_map(
-    input: Tensor,  # noqa: A002
-    kernel: Tensor,
-    bias: Tensor | None,
-    geometry: Geometry,
-    groups: int,
-) -> Tensor:
-    """Convolve where the kernel lies inside the input, then frame the map with zeros.
-
-    With a stride, only every stride-th pixel of the framed map is computed.
-    """
-    margin = geometry.margin(kernel.shape[-1])
-    (down, across), (height, width) = geometry.stride, geometry.output_size
-    top, left = -(-margin // down), -(-margin // across)
-    inside = input[:, :, top * down - margin :, left * across - margin :]
-    if inside.shape[2] < kernel.shape[-1] or inside.shape[3] < kernel.shape[-1]:
-        return input.new_zeros(input.shape[0], kernel.shape[0], height, width)
-    result = F.conv2d(inside, kernel, bias, geometry.stride, groups=groups)
-    bottom, right = height - top - result.shape[2], width - left - result.shape[3]
-    return F.pad(result, (left, right, top, bottom))
-
-
-def _check_tensors(
-    input: Tensor,  # noqa: A002
-    weight: Tensor,
-    bias: Tensor | None,
-    groups: int,
-) -> None:
+def _check_tensors(input: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
     if weight.ndim != 4 or weight.shape[2] != weight.shape[3] or weight.shape[2] == 0:
         raise ShapeError(f"weight must be [O, C, k, k] with a square kernel, got {_shape(weight)}")
     if groups < 1 or weight.shape[0] % groups:
@@ -130,14 +166,11 @@ def _check_tensors(
         raise ShapeError(f"bias must be [{weight.shape[0]}], got {_shape(bias)}")
 
 
-def _check_choices(interpolation: str, pool: str | None, return_indices: bool, method: str) -> None:
+def _check_choices(interpolation: str, pool: str | None, method: str) -> None:
     check_interpolation(interpolation)
-    if method not in METHODS:
-        raise OptionError(unknown_name_message("method", method, METHODS))
+    check_method(method)
     if pool is not None:
         check_pool_mode(pool)
-    elif return_indices:
-        raise OptionError("return_indices needs a pool: 'pixel', 'slice' or 'energy'")
 
 
 def _shape(tensor: Tensor) -> list[int]:
@@ -145,7 +178,36 @@ def _shape(tensor: Tensor) -> list[int]:
 
 
 class SConv2d(nn.Module):
-    """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` when pooled."""
+    """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` when pooled over scale.
+
+    The scaled convolution of "Just a Matter of Scale?" (arXiv 2211.10288): one learned kernel
+    applied at every size it can be enlarged to. It has the parameters of a `torch.nn.Conv2d`, with
+    the same names, shapes and initialisation, so that the weights of one load into the other. See
+    `scaled_conv2d` for the formula, for what it guarantees and where that ends.
+
+    Args:
+        in_channels: Number C of input channels.
+        out_channels: Number O of output channels.
+        kernel_size: Side k of the learned kernel.
+        kernel_sizes: Sides of the rescaled kernels; None takes as many as fit the input.
+        stride: Keep every stride-th pixel.
+        padding: `"valid"` or `"same"`.
+        padding_mode: What lies beyond the border with `"same"`.
+        groups: Number of blocks of channels that do not mix.
+        bias: Whether to learn a bias.
+        interpolation: How kernels are resampled.
+        pool: How to pool over scale; None returns the stack.
+        method: `"auto"`, `"direct"` or `"spectral"`.
+        device: Of the parameters.
+        dtype: Of the parameters.
+
+    Example:
+        >>> x = torch.randn(2, 3, 32, 32)
+        >>> SConv2d(3, 16, kernel_size=7)(x).shape
+        torch.Size([2, 16, 13, 26, 26])
+        >>> SConv2d(3, 16, kernel_size=7, pool="pixel")(x).shape
+        torch.Size([2, 16, 26, 26])
+    """
 
     def __init__(
         self,
@@ -166,21 +228,17 @@ class SConv2d(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if groups < 1 or in_channels % groups or out_channels % groups:
-            raise OptionError(
-                f"groups must divide in_channels={in_channels} and out_channels={out_channels}, "
-                f"got groups={groups}"
-            )
-        _check_choices(interpolation, pool, False, method)
+        _check_sizes(in_channels, out_channels, kernel_size, groups)
+        _check_choices(interpolation, pool, method)
         check_padding(padding, padding_mode)
+        check_stride(_pair(stride))
         if kernel_sizes is not None:
             check_kernel_sizes(kernel_sizes)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = kernel_size
         self.kernel_sizes = None if kernel_sizes is None else tuple(kernel_sizes)
-        self.stride = (stride, stride) if isinstance(stride, int) else stride
-        check_stride(self.stride)
+        self.stride = _pair(stride)
         self.padding: Padding = padding
         self.padding_mode: PaddingMode = padding_mode
         self.groups = groups
@@ -199,9 +257,18 @@ class SConv2d(nn.Module):
             bound = 1 / math.sqrt(self.weight[0].numel())
             nn.init.uniform_(self.bias, -bound, bound)
 
+    @overload
+    def forward(self, x: Tensor, return_indices: Literal[False] = False) -> Tensor: ...
+    @overload
+    def forward(self, x: Tensor, return_indices: Literal[True]) -> tuple[Tensor, Tensor]: ...
     def forward(self, x: Tensor, return_indices: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` when pooled."""
-        return scaled_conv2d(
+        """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` when pooled over scale.
+
+        Args:
+            x: Input.
+            return_indices: With a pool, also return the chosen scale indices.
+        """
+        return scaled_conv2d(  # type: ignore[call-overload,misc]
             x,
             self.weight,
             self.bias,
@@ -214,4 +281,48 @@ class SConv2d(nn.Module):
             pool=self.pool,
             return_indices=return_indices,
             method=self.method,
+        )
+
+    def geometry(self, input_size: tuple[int, int]) -> Geometry:
+        """Return kernel sizes and output size for an input of this height and width."""
+        return resolve_geometry(
+            input_size,
+            self.kernel_size,
+            self.kernel_sizes,
+            self.stride,
+            self.padding,
+            self.padding_mode,
+        )
+
+    def extra_repr(self) -> str:
+        """Show the arguments that differ from their defaults."""
+        defaults = {
+            "kernel_sizes": None,
+            "stride": (1, 1),
+            "padding": "valid",
+            "padding_mode": "zeros",
+            "groups": 1,
+            "interpolation": "bicubic",
+            "pool": None,
+            "method": "auto",
+        }
+        shown = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"]
+        for name, default in defaults.items():
+            if getattr(self, name) != default:
+                shown.append(f"{name}={getattr(self, name)!r}")
+        if self.bias is None:
+            shown.append("bias=False")
+        return ", ".join(shown)
+
+
+def _check_sizes(in_channels: int, out_channels: int, kernel_size: int, groups: int) -> None:
+    if min(in_channels, out_channels, kernel_size) < 1:
+        raise OptionError(
+            f"in_channels, out_channels and kernel_size must be at least 1, "
+            f"got {in_channels}, {out_channels} and {kernel_size}"
+        )
+    if groups < 1 or in_channels % groups or out_channels % groups:
+        raise OptionError(
+            f"groups must divide in_channels={in_channels} and out_channels={out_channels}, "
+            f"got groups={groups}"
         )

@@ -59,7 +59,10 @@ def save_model(
             f"register it, or name it as 'package.module:factory', and build it by that name"
         )
     names = class_names if class_names is not None else getattr(plain, "class_names", None)
-    weights = {key: value.detach().cpu().contiguous() for key, value in plain.state_dict().items()}
+    # Copies, because safetensors refuses tensors that share memory, as tied weights do.
+    weights = {
+        key: value.detach().cpu().clone().contiguous() for key, value in plain.state_dict().items()
+    }
     checkpoint = Checkpoint(spec, _checked_names(names, spec), _derived_norms(plain), weights)
     _check_finite(weights, "the model")
     with atomic_write(Path(path)) as file:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from equiscale.core.options import check_positive
 from equiscale.layers import SConv2d
 from equiscale.layers.kernel_scaling import Interpolation
+from equiscale.layers.method import Method
 from equiscale.layers.scale_pool import PoolMode
-from equiscale.layers.scaled_conv import Method
 from equiscale.models.base import CHANNELS, TwoStageNet, register_model
 
 CITATION = "Altstidl et al., arXiv 2211.10288"

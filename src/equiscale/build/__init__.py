@@ -1,0 +1,1 @@
+"""How raw sources become dataset files. Extra `build`; the only user of image libraries."""

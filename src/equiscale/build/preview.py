@@ -1,0 +1,84 @@
+"""A contact sheet of a dataset: classes down, object sizes across."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from equiscale.build.extras import import_extra
+from equiscale.core.errors import OptionError, StorageError
+from equiscale.core.files import atomic_write
+from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
+from equiscale.data.schema import StirArrays
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+PREVIEW_SIZES = (64, 56, 48, 40, 32, 24, 17)
+_GAP = 4
+_HEADER_HEIGHT = 16
+_PAPER, _INK, _BOX = (255, 255, 255), (0, 0, 0), (255, 0, 0)
+
+
+def draw_preview(
+    arrays: StirArrays,
+    split: Split = Split.TRAIN,
+    sizes: Sequence[int] = PREVIEW_SIZES,
+    instance: int = 0,
+    boxes: bool = False,
+) -> Image:
+    """Draw one instance of every class at some object sizes.
+
+    Args:
+        arrays: The dataset's contents.
+        split: Which part.
+        sizes: Object sizes, from left to right.
+        instance: Which instance of each class.
+        boxes: Draw a frame around each object's box.
+    """
+    if not 0 <= instance < arrays.num_instances:
+        raise OptionError(f"instance {instance}: choose 0…{arrays.num_instances - 1}")
+    if not sizes or not set(sizes) <= set(OBJECT_SIZES):
+        raise OptionError(f"object sizes {list(sizes)}: choose some of 17…64")
+    pillow: Any = import_extra("PIL.Image", "pillow")
+    names = [_shortened(name) for name in arrays.class_names]
+    margin = 3 * _GAP + 6 * max(map(len, names))
+    cell = CANVAS + _GAP
+    shape = (margin + len(sizes) * cell, _HEADER_HEIGHT + arrays.num_classes * cell)
+    sheet: Image = pillow.new("RGB", shape, _PAPER)
+    pen: Any = import_extra("PIL.ImageDraw", "pillow").Draw(sheet)
+    for column, size in enumerate(sizes):
+        pen.text((margin + column * cell, 2), f"{size} px", fill=_INK)
+    part = list(Split).index(split)
+    for label, name in enumerate(names):
+        y = _HEADER_HEIGHT + label * cell
+        pen.text((_GAP, y + CANVAS // 2 - 6), name, fill=_INK)
+        for column, size in enumerate(sizes):
+            where = (part, OBJECT_SIZES.index(size), label, instance)
+            picture = pillow.fromarray(np.ascontiguousarray(arrays.images[where]))
+            x = margin + column * cell
+            sheet.paste(picture, (x, y))
+            if boxes:
+                left, top = (int(value) for value in arrays.positions[where])
+                pen.rectangle(_frame(x + left, y + top, size), outline=_BOX)
+    return sheet
+
+
+def write_preview(path: Path, sheet: Image) -> None:
+    """Write a contact sheet as PNG, atomically."""
+    try:
+        with atomic_write(path) as file:
+            sheet.save(file, format="PNG")
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _shortened(name: str, longest: int = 24) -> str:
+    return name if len(name) <= longest else name[: longest - 1] + "…"
+
+
+def _frame(x: int, y: int, size: int) -> tuple[int, int, int, int]:
+    return x, y, x + size - 1, y + size - 1

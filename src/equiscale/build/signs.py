@@ -1,0 +1,124 @@
+"""Traffic signs in colour, rendered from vector drawings: a colour task free of resampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from equiscale.build.canvas import collect_instances, draw_positions
+from equiscale.build.options import SignBackground
+from equiscale.build.parallel import Progress, map_in_order, no_progress
+from equiscale.build.sources import checked_directory
+from equiscale.build.vector import render_svg
+from equiscale.core.errors import OptionError, SourceError
+from equiscale.core.seeding import numpy_generator
+from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
+from equiscale.data.catalog import CARDS
+from equiscale.data.schema import Images, Integers, StirArrays
+
+SIGN_FILES = {
+    "stop": "regulatory--stop--g1",
+    "yield": "regulatory--yield--g1",
+    "priority-road": "regulatory--priority-road--g1",
+    "maximum-speed-limit-50": "regulatory--maximum-speed-limit-50--g1",
+    "no-overtaking": "regulatory--no-overtaking--g1",
+    "no-parking": "regulatory--no-parking--g1",
+    "keep-right": "regulatory--keep-right--g1",
+    "roundabout": "regulatory--roundabout--g1",
+    "bicycles-only": "regulatory--bicycles-only--g1",
+    "parking": "information--parking--g1",
+    "gas-station": "information--gas-station--g1",
+    "pedestrians-crossing": "information--pedestrians-crossing--g1",
+    "children": "warning--children--g1",
+    "traffic-signals": "warning--traffic-signals--g1",
+    "roadworks": "warning--roadworks--g1",
+    "railroad-crossing": "warning--railroad-crossing--g1",
+}
+"""The drawing of each class, by its name in Mapillary's taxonomy."""
+
+_PLACES = ("", "package_signs", "package/package_signs")  # as unpacked from npm, or inside it
+
+
+@dataclass(frozen=True)
+class _Task:
+    name: str
+    svg: bytes
+    positions: Integers  # [3, 48, 2]
+    colours: Images  # [3, 48, 3]
+
+
+def build_signs(
+    source: Path,
+    background: SignBackground = SignBackground.PLAIN,
+    num_instances: int = 1,
+    workers: int = 1,
+    progress: Progress = no_progress,
+) -> StirArrays:
+    """Build the dataset from the drawings of npm's `@rapideditor/mapillary_sprite_source`.
+
+    Args:
+        source: The unpacked package, or its folder of drawings.
+        background: Plain black, or one random colour per image.
+        num_instances: Images per class, split and object size.
+        workers: Number of processes; the result does not depend on it.
+        progress: Called as `progress(done, total)`.
+    """
+    if num_instances < 1:
+        raise OptionError(f"{num_instances} instances per class: at least 1 is needed")
+    card = CARDS["signs"]
+    positions = draw_positions(card.num_classes, num_instances)
+    colours = _draw_colours(positions.shape[:-1], background)
+    drawings = _read_drawings(source)
+    tasks = [
+        _Task(
+            name, drawings[name], positions[:, :, label, instance], colours[:, :, label, instance]
+        )
+        for label, name in enumerate(card.class_names)
+        for instance in range(num_instances)
+    ]
+    results = map_in_order(_render, tasks, workers, progress)
+    images = collect_instances(results, card.num_classes, num_instances, channels=3)
+    return StirArrays.assemble(images, positions, card.class_names, card.metadata())
+
+
+def _read_drawings(source: Path) -> dict[str, bytes]:
+    folders = [checked_directory(source) / place for place in _PLACES]
+    for folder in folders:
+        if all((folder / f"{file}.svg").is_file() for file in SIGN_FILES.values()):
+            return {
+                name: (folder / f"{file}.svg").read_bytes() for name, file in SIGN_FILES.items()
+            }
+    raise SourceError(
+        source,
+        "not all of the drawings",
+        f"{', '.join(SIGN_FILES.values())} (.svg)",
+        "npm pack @rapideditor/mapillary_sprite_source@1.8.0 brings them",
+    )
+
+
+def _draw_colours(shape: tuple[int, ...], background: SignBackground) -> Images:
+    if background is SignBackground.PLAIN:
+        return np.zeros((*shape, 3), np.uint8)
+    return numpy_generator("signs", "background").integers(0, 256, (*shape, 3), np.uint8)
+
+
+def _render(task: _Task) -> Images:
+    """Render one sign at every size and put it at its places: [3, 48, 64, 64, 3]."""
+    images = np.empty((len(Split), len(OBJECT_SIZES), CANVAS, CANVAS, 3), np.uint8)
+    images[:] = task.colours[:, :, None, None]
+    for row, size in enumerate(OBJECT_SIZES):
+        drawing = render_svg(task.svg, task.name, output_width=size, output_height=size)
+        for split in range(len(Split)):
+            left, top = task.positions[split, row]
+            box = images[split, row, top : top + size, left : left + size]
+            box[:] = _blend(drawing, task.colours[split, row])
+    return images
+
+
+def _blend(drawing: Images, colour: Images) -> Images:
+    """Put RGBA [h, w, 4] over a colour [3]: [h, w, 3]."""
+    alpha = drawing[:, :, 3:].astype(np.uint32)
+    mixed = drawing[:, :, :3] * alpha + colour * (255 - alpha)
+    return np.asarray(((mixed + 127) // 255).astype(np.uint8))

@@ -1,0 +1,62 @@
+"""What all sources have in common: directories that must exist, zip archives, their members."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from equiscale.build.photos import Photo
+from equiscale.core.errors import SourceError, StorageError
+
+
+def checked_directory(path: Path) -> Path:
+    """Return a directory that exists, or say that it does not."""
+    if not path.is_dir():
+        found = "a file" if path.exists() else "nothing"
+        raise SourceError(path, found, "a directory")
+    return path
+
+
+def find_files(directory: Path, pattern: str, expected: str) -> list[Path]:
+    """Return the files below a directory that match a pattern, sorted; there must be one."""
+    found = sorted(path for path in checked_directory(directory).rglob(pattern) if path.is_file())
+    if not found:
+        raise SourceError(directory, f"no {pattern}", expected)
+    return found
+
+
+def open_archive(path: Path) -> zipfile.ZipFile:
+    """Open a zip archive for reading."""
+    try:
+        return zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise SourceError(path, f"a damaged archive ({error})", "a zip file") from error
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def index_members(path: Path, suffix: str) -> dict[str, Photo]:
+    """Return the members of an archive that end so, by their stem, without reading them."""
+    with open_archive(path) as archive:
+        members = [name for name in archive.namelist() if name.endswith(suffix)]
+    return {PurePosixPath(member).stem: Photo(path, member) for member in members}
+
+
+def read_text(path: Path) -> str:
+    """Return a text file's content."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SourceError(path, f"no text ({error.reason})", "UTF-8") from error
+    except OSError as error:
+        raise SourceError(path, f"nothing readable ({error.strerror})", "a text file") from error
+
+
+def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever the file holds
+    """Return the content of a JSON file."""
+    try:
+        return json.loads(read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise SourceError(path, f"broken JSON ({error})", "a JSON file") from error

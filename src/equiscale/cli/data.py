@@ -1,0 +1,349 @@
+"""`equiscale data`: list, fetch, build and look at datasets."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from equiscale.build.options import Background, SignBackground, SourceFormat
+from equiscale.core.spec import Split
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from equiscale.data.schema import StirArrays
+
+app = typer.Typer(help="List, fetch, build and look at datasets.", no_args_is_help=True)
+build_app = typer.Typer(help="Build a dataset file from its sources.", no_args_is_help=True)
+app.add_typer(build_app, name="build")
+
+Name = Annotated[str, typer.Argument(help="A dataset's name, or the path of its file.")]
+Out = Annotated[
+    Path | None, typer.Option(help="File to write; default: NAME.npz in the cache directory.")
+]
+Source = Annotated[Path, typer.Option(help="Directory of the sources.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Number of processes; default: one per core.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is already there.")]
+Instances = Annotated[
+    int | None, typer.Option(min=1, help="Instances per class and split; default: as published.")
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out damaged pictures, and name them.")
+]
+Report = Callable[[int, int], None]
+
+
+@app.command("list")
+def list_datasets() -> None:
+    """Show the known datasets, and which of them are on this machine."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from equiscale.core.files import cache_directory
+    from equiscale.data.catalog import CARDS, dataset_path
+
+    table = Table("name", "classes", "instances", "channels", "license", "published", "here")
+    table.columns[0].no_wrap = True
+    for card in (CARDS[name] for name in CARDS):
+        published = "yes" if card.published else "no, build it"
+        here = "yes" if dataset_path(card.name).is_file() else ""
+        numbers = map(str, (card.num_classes, card.num_instances, card.channels))
+        table.add_row(card.name, *numbers, card.license.partition(";")[0], published, here)
+    _add_own_datasets(table)
+    Console().print(table)
+    typer.echo(f"Files are kept in {cache_directory()}")
+
+
+@app.command()
+def info(name: Name) -> None:
+    """Show a dataset's card, and its file if it is on this machine."""
+    from equiscale.core.errors import DatasetNotFoundError
+    from equiscale.data.catalog import CARDS, locate_dataset
+    from equiscale.data.schema import read_arrays
+
+    if name in CARDS:
+        card = CARDS[name]
+        _print_fields(
+            {
+                "title": card.title,
+                "description": card.description,
+                "classes": ", ".join(card.class_names) or f"{card.num_classes}, named in the file",
+                "instances": f"{card.num_instances} per class, split and object size",
+                "channels": str(card.channels),
+                "license": card.license,
+                "source": card.source,
+                "cite": card.citation,
+                "content": card.content_hash or "hash not known",
+            }
+        )
+    try:
+        path = locate_dataset(name, download=False)
+    except DatasetNotFoundError as error:
+        if name not in CARDS:
+            raise
+        typer.echo(f"\n{error}")
+        return
+    arrays = read_arrays(path)
+    _print_fields(
+        {"file": str(path), **arrays.metadata, "classes": ", ".join(arrays.class_names)}
+        | {"images": str(arrays.images.shape), "content": arrays.content_hash}
+    )
+
+
+@app.command()
+def download(
+    name: Annotated[str, typer.Argument(help="emoji, mnist, trafficsign, aerial or all.")],
+    force: Force = False,
+) -> None:
+    """Fetch published files from Zenodo, checked against the record."""
+    from equiscale.data.catalog import CARDS
+    from equiscale.data.download import download_dataset
+
+    progress = sys.stderr.isatty()
+    names = [key for key in CARDS if CARDS[key].published] if name == "all" else [name]
+    for each in names:
+        typer.echo(download_dataset(each, force=force, progress=progress))
+
+
+@app.command()
+def preview(
+    name: Name,
+    out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("preview.png"),
+    split: Annotated[Split, typer.Option(help="Which part.")] = Split.TRAIN,
+    sizes: Annotated[str, typer.Option(help="Object sizes.")] = "64,56,48,40,32,24,17",
+    instance: Annotated[int, typer.Option(help="Which instance of each class.")] = 0,
+    boxes: Annotated[bool, typer.Option("--boxes", help="Draw the objects' boxes.")] = False,
+) -> None:
+    """Draw a contact sheet: classes down, object sizes across."""
+    from equiscale.build.preview import draw_preview, write_preview
+    from equiscale.data.catalog import locate_dataset
+    from equiscale.data.schema import read_arrays
+
+    arrays = read_arrays(locate_dataset(name))
+    chosen = [_parse_size(word) for word in sizes.split(",")]
+    write_preview(out, draw_preview(arrays, split, chosen, instance, boxes))
+    typer.echo(out)
+
+
+@build_app.command()
+def emoji(out: Out = None, workers: Workers = None, force: Force = False) -> None:
+    """Render Font Awesome's faces, exactly as published. Needs no source."""
+    from equiscale.build.emoji import build_emoji
+
+    with _building("emoji", out, workers, force) as job:
+        job.write(build_emoji(job.workers, job.report))
+
+
+@build_app.command()
+def mnist(
+    source: Source,
+    out: Out = None,
+    instances: Instances = None,
+    workers: Workers = None,
+    force: Force = False,
+) -> None:
+    """Build from the four idx files of MNIST (gzipped or not)."""
+    from equiscale.build.mnist import build_mnist
+
+    with _building("mnist", out, workers, force) as job:
+        job.write(build_mnist(source, instances, job.workers, job.report))
+
+
+@build_app.command()
+def fashion(
+    source: Source,
+    out: Out = None,
+    instances: Instances = None,
+    workers: Workers = None,
+    force: Force = False,
+) -> None:
+    """Build from the four idx files of Fashion-MNIST (gzipped or not)."""
+    from equiscale.build.mnist import build_fashion
+
+    with _building("fashion", out, workers, force) as job:
+        job.write(build_fashion(source, instances, job.workers, job.report))
+
+
+@build_app.command()
+def signs(
+    source: Source,
+    background: Annotated[
+        SignBackground, typer.Option(help="Behind the signs: black, or random colours.")
+    ] = SignBackground.PLAIN,
+    out: Out = None,
+    instances: Annotated[int, typer.Option(min=1, help="Instances per class and split.")] = 1,
+    workers: Workers = None,
+    force: Force = False,
+) -> None:
+    """Render 16 traffic signs in colour (npm pack @rapideditor/mapillary_sprite_source@1.8.0)."""
+    from equiscale.build.signs import build_signs
+
+    with _building("signs", out, workers, force) as job:
+        job.write(build_signs(source, background, instances, job.workers, job.report))
+
+
+@build_app.command()
+def trafficsign(
+    source: Source,
+    out: Out = None,
+    instances: Instances = None,
+    skip_bad: SkipBad = False,
+    workers: Workers = None,
+    force: Force = False,
+) -> None:
+    """Build from the Mapillary Traffic Sign Dataset v2 (fully annotated part, zips in place)."""
+    from equiscale.build.traffic_sign import build_traffic_sign
+
+    with _building("trafficsign", out, workers, force) as job:
+        job.write(build_traffic_sign(source, instances, skip_bad, job.workers, job.report))
+
+
+@build_app.command()
+def aerial(
+    source: Source,
+    out: Out = None,
+    instances: Instances = None,
+    skip_bad: SkipBad = False,
+    workers: Workers = None,
+    force: Force = False,
+) -> None:
+    """Build from DOTA v1.5 (zips in place)."""
+    from equiscale.build.aerial import build_aerial
+
+    with _building("aerial", out, workers, force) as job:
+        job.write(build_aerial(source, instances, skip_bad, job.workers, job.report))
+
+
+@build_app.command()
+def folder(
+    source: Source,
+    name: Annotated[str, typer.Option(help="How the dataset is called.")],
+    layout: Annotated[
+        SourceFormat, typer.Option("--format", help="How the pictures are annotated.")
+    ] = SourceFormat.AUTO,
+    classes: Annotated[str, typer.Option(help="Only these classes: a,b,c.")] = "",
+    instances: Annotated[
+        int | None,
+        typer.Option(min=1, help="Objects per class and split; default: all that can be had."),
+    ] = None,
+    background: Annotated[
+        Background, typer.Option(help="Beyond a picture's border: its edge, or black.")
+    ] = Background.EDGE,
+    grey: Annotated[bool, typer.Option("--grey", help="Grey images.")] = False,
+    allow_upscaling: Annotated[
+        bool, typer.Option("--allow-upscaling", help="Admit objects smaller than 64 pixels.")
+    ] = False,
+    skip_bad: SkipBad = False,
+    license_text: Annotated[
+        str, typer.Option("--license", help="Terms of the pictures.")
+    ] = "not stated",
+    seed: Annotated[int, typer.Option(help="Decides positions and splits.")] = 0,
+    out: Out = None,
+    workers: Workers = None,
+    force: Force = False,
+) -> None:
+    """Build from your own pictures: a folder per class, COCO JSON or YOLO boxes."""
+    from equiscale.build.folder import FolderOptions, build_folder
+
+    options = FolderOptions(
+        name=name,
+        layout=layout,
+        classes=tuple(filter(None, classes.split(","))),
+        num_instances=instances,
+        background=background,
+        grey=grey,
+        allow_upscaling=allow_upscaling,
+        skip_bad=skip_bad,
+        license=license_text,
+        seed=seed,
+    )
+    with _building(name, out, workers, force) as job:
+        job.write(build_folder(source, options, job.workers, job.report))
+
+
+class _Job:
+    """One build: where it goes, on how many processes, and its progress bar."""
+
+    def __init__(self, path: Path, workers: int, report: Report) -> None:
+        self.path = path
+        self.workers = workers
+        self.report = report
+
+    def write(self, arrays: StirArrays) -> None:
+        """Write the file."""
+        from equiscale.data.schema import write_arrays
+
+        write_arrays(self.path, arrays)
+
+
+@contextmanager
+def _building(name: str, out: Path | None, workers: int | None, force: bool) -> Iterator[_Job]:
+    """Check that the file can be written, show a progress bar, and print the file's path."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from equiscale.build.parallel import available_cores
+    from equiscale.data.catalog import dataset_path
+    from equiscale.data.schema import check_target
+
+    path = out or dataset_path(name)
+    check_target(path, force)
+    console = Console(stderr=True)
+    hidden = not console.is_terminal
+    with _terminated_cleanly(), Progress(console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task(f"building {name}", total=None)
+        yield _Job(
+            path,
+            workers or available_cores(),
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    typer.echo(path)
+
+
+@contextmanager
+def _terminated_cleanly() -> Iterator[None]:
+    """Let a request to terminate end a build as Ctrl-C does, with nothing left behind."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _add_own_datasets(table: Table) -> None:
+    """Add the files in the cache directory that the catalog does not know."""
+    from equiscale.core.files import cache_directory
+    from equiscale.data.catalog import CARDS
+    from equiscale.data.schema import SUFFIX
+
+    for path in sorted(cache_directory().glob(f"*{SUFFIX}")):
+        if path.stem not in CARDS:
+            table.add_row(path.stem, "", "", "", "", "your own", "yes")
+
+
+def _parse_size(word: str) -> int:
+    from equiscale.core.errors import OptionError
+
+    try:
+        return int(word)
+    except ValueError:
+        raise OptionError(f"object size {word!r}: choose some of 17…64, as in 64,32,17") from None
+
+
+def _print_fields(fields: dict[str, str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for key, value in fields.items():
+        table.add_row(Text(key, style="bold"), Text(value))
+    Console().print(table)

@@ -1,0 +1,127 @@
+"""Options that several commands share, and what they are turned into."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from equiscale.core.errors import OptionError
+
+if TYPE_CHECKING:
+    from equiscale.experiments.job import JobSettings
+    from equiscale.experiments.protocol import Sweep
+
+TRAINING = "Differences from the paper's protocol (each makes another run)"
+DEFAULT_RESULTS = Path("runs")
+EXIT_FAILED_RUN = 1
+EXIT_INTERRUPTED = 130
+MACHINE = "Where it runs (the results are the same)"
+
+Results = Annotated[
+    Path,
+    typer.Option("--results", envvar="EQUISCALE_RESULTS", help="Directory of the records."),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(help="cuda, mps or cpu; default: the first there is.", rich_help_panel=MACHINE),
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Threads per run.", rich_help_panel=MACHINE)
+]
+Track = Annotated[str, typer.Option(help="Live curves: tensorboard, mlflow, or both with a comma.")]
+Weights = Annotated[bool, typer.Option(help="Keep the best weights in the record.")]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try failed runs again.")]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="[default: 16]", rich_help_panel=TRAINING)
+]
+Epochs = Annotated[
+    int | None, typer.Option(min=1, help="At most. [default: 200]", rich_help_panel=TRAINING)
+]
+Patience = Annotated[
+    int | None,
+    typer.Option(min=1, help="Epochs without improvement. [default: 10]", rich_help_panel=TRAINING),
+]
+Optimizer = Annotated[
+    str | None, typer.Option(help="adam, adamw, sgd. [default: adam]", rich_help_panel=TRAINING)
+]
+Reshuffle = Annotated[
+    bool, typer.Option("--reshuffle", help="Shuffle before each epoch.", rich_help_panel=TRAINING)
+]
+Augmentation = Annotated[
+    str | None,
+    typer.Option(help="none, rescale, shift. [default: none]", rich_help_panel=TRAINING),
+]
+
+
+def training_changes(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the training options that a command was given."""
+    names = {"epochs": "max_epochs"}
+    fields = ("batch_size", "epochs", "patience", "optimizer", "reshuffle", "augmentation")
+    given = {names.get(name, name): parameters[name] for name in fields}
+    return {name: value for name, value in given.items() if value not in (None, False)}
+
+
+def job_settings(parameters: Mapping[str, Any], sweep: Sweep) -> JobSettings:
+    """Return where and how a command computes its runs, after checking that it can."""
+    from equiscale.experiments.environment import choose_device
+    from equiscale.experiments.job import JobSettings
+    from equiscale.experiments.tracking import check_trackers
+
+    choose_device(parameters["device"])
+    track = split_names(parameters["track"])
+    check_trackers(track)
+    return JobSettings(
+        results=str(parameters["results"].resolve()),
+        sources={data.content_hash: data.source for data in sweep.datasets},
+        device=parameters["device"],
+        threads=parameters["threads"],
+        keep_weights=parameters["weights"],
+        track=track,
+    )
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Return the names in a text that separates them with commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_assignments(texts: list[str]) -> dict[str, Any]:
+    """Return `name=value` texts as a dictionary; a value is JSON, or else a text."""
+    options = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise OptionError(f"a model option must be written name=value, got {text!r}")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+def allow_local_models() -> None:
+    """Let `package.module:factory` find modules of the current directory."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration for people.
+
+    Example:
+        >>> format_seconds(5), format_seconds(3700), format_seconds(400000)
+        ('5 s', '1 h 1 min', '4 d 15 h')
+    """
+    whole = round(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"

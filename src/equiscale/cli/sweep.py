@@ -1,0 +1,281 @@
+"""`equiscale sweep`: many runs, here or on a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
+from equiscale.cli import options
+from equiscale.core.errors import OptionError
+from equiscale.core.registry import unknown_name_message
+
+if TYPE_CHECKING:
+    from equiscale.experiments.estimate import Estimate
+    from equiscale.experiments.job import JobSettings
+    from equiscale.experiments.launch import Launcher
+    from equiscale.experiments.protocol import Sweep
+    from equiscale.experiments.sweep import SweepStatus
+    from equiscale.experiments.sweep_file import SweepRequest
+    from equiscale.results.store import RunStore
+
+ENGINES = ("local", "ray", "slurm")
+GRID = "What is run"
+
+
+def sweep(
+    context: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(help="TOML file that describes the sweep instead of options.")
+    ] = None,
+    models: Annotated[
+        str, typer.Option(help="Names with commas, or all.", rich_help_panel=GRID)
+    ] = "all",
+    data: Annotated[
+        str, typer.Option(help="Names or files with commas, or all.", rich_help_panel=GRID)
+    ] = "emoji",
+    scenarios: Annotated[
+        str, typer.Option(help="Names with commas, or all.", rich_help_panel=GRID)
+    ] = "all",
+    seeds: Annotated[
+        str,
+        typer.Option(help="A number n (seeds 1…n), or a list.", rich_help_panel=GRID),
+    ] = "5",
+    lr: Annotated[
+        str, typer.Option(help="Learning rates with commas. [default: 1e-3]", rich_help_panel=GRID)
+    ] = "",
+    select_lr: Annotated[
+        bool,
+        typer.Option(
+            "--select-lr",
+            help="As in the paper: try 1e-2 and 1e-3 on five seeds, keep the better.",
+            rich_help_panel=GRID,
+        ),
+    ] = False,
+    results: options.Results = options.DEFAULT_RESULTS,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what there is to do.")
+    ] = False,
+    retry_failed: options.RetryFailed = False,
+    on: Annotated[
+        str, typer.Option(help="local, ray or slurm.", rich_help_panel=options.MACHINE)
+    ] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes on this machine. [default: one per core, or --per-gpu per GPU]",
+            rich_help_panel=options.MACHINE,
+        ),
+    ] = None,
+    per_gpu: Annotated[
+        int, typer.Option(min=1, help="Runs at once on each GPU.", rich_help_panel=options.MACHINE)
+    ] = 1,
+    engine_option: Annotated[
+        list[str],
+        typer.Option(
+            help="Option of ray or slurm, name=value; may be repeated.",
+            rich_help_panel=options.MACHINE,
+        ),
+    ] = [],  # noqa: B006 - typer reads it, nobody changes it
+    device: options.Device = None,
+    threads: options.Threads = None,
+    track: options.Track = "",
+    weights: options.Weights = True,
+    batch_size: options.BatchSize = None,
+    epochs: options.Epochs = None,
+    patience: options.Patience = None,
+    optimizer: options.Optimizer = None,
+    reshuffle: options.Reshuffle = False,
+    augmentation: options.Augmentation = None,
+) -> None:
+    """Run every missing combination of models, datasets, scenarios and seeds.
+
+    Stop it and start it as you like, also several at once: nothing is done twice.
+    """
+    options.allow_local_models()
+    from equiscale.experiments.sweep import resolve_sweep
+    from equiscale.results.store import RunStore
+
+    grid = resolve_sweep(_request(context))
+    store = RunStore(results)
+    launcher = _create_launcher(context.params)
+    if dry_run:
+        _print_plan(grid, store, launcher)
+        return
+    settings = options.job_settings(context.params, grid)
+    store.check_writable()
+    _run(grid, store, launcher, settings, retry_failed)
+
+
+def _request(context: typer.Context) -> SweepRequest:
+    """Return what the file or else the options ask for."""
+    from equiscale.experiments.sweep_file import SweepRequest, read_sweep_file
+
+    given = context.params
+    if given["file"] is not None:
+        _check_no_grid_options(context)
+        return read_sweep_file(given["file"])
+    return SweepRequest(
+        models=options.split_names(given["models"]),
+        data=options.split_names(given["data"]),
+        scenarios=options.split_names(given["scenarios"]),
+        seeds=_parse_seeds(given["seeds"]),
+        learning_rates=_parse_numbers("--lr", given["lr"], float),
+        select_learning_rate=given["select_lr"],
+        training=options.training_changes(given),
+    )
+
+
+def _check_no_grid_options(context: typer.Context) -> None:
+    panels = (GRID, options.TRAINING)
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and getattr(parameter, "rich_help_panel", None) in panels:
+            raise OptionError(
+                f"{parameter.opts[0]} cannot be combined with a sweep file; write it there"
+            )
+
+
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    seeds = _parse_numbers("--seeds", text, int)
+    if "," in text:
+        return seeds
+    if not seeds or seeds[0] < 1:
+        raise OptionError(f"--seeds must be a number of at least 1, or a list, got {text!r}")
+    return tuple(range(1, seeds[0] + 1))
+
+
+def _parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    try:
+        return tuple(kind(part) for part in options.split_names(text))
+    except ValueError:
+        raise OptionError(f"{option} must be numbers separated by commas, got {text!r}") from None
+
+
+def _create_launcher(given: Mapping[str, Any]) -> Launcher:
+    engine, extra = given["on"], options.parse_assignments(given["engine_option"])
+    if engine not in ENGINES:
+        raise OptionError(unknown_name_message("engine", engine, ENGINES))
+    if engine == "ray":
+        from equiscale.experiments.launch_ray import RayLauncher
+
+        return RayLauncher(threads=given["threads"] or 1, per_gpu=given["per_gpu"], **extra)
+    if engine == "slurm":
+        from equiscale.experiments.launch_slurm import SlurmLauncher
+
+        return SlurmLauncher(threads=given["threads"] or 1, per_gpu=given["per_gpu"], **extra)
+    from equiscale.experiments.environment import count_gpus
+    from equiscale.experiments.launch import LocalLauncher
+
+    if extra:
+        raise OptionError(f"the local engine has no options, got {', '.join(extra)}")
+    gpus = count_gpus(given["device"])
+    return LocalLauncher(given["workers"], given["threads"], gpus, given["per_gpu"])
+
+
+def _print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
+    from equiscale.experiments.estimate import MeasuredRuns
+    from equiscale.experiments.sweep import estimate_sweep, inspect_sweep
+    from equiscale.results.store import RunState
+
+    status = inspect_sweep(grid, store)
+    table = Table("model", "dataset", *(state.value for state in RunState), box=None)
+    rows = Counter((key.model, key.dataset, status.states[key.run_id]) for key in status.plan.keys)
+    for model, dataset in dict.fromkeys((key.model, key.dataset) for key in status.plan.keys):
+        counts = [str(rows[model, dataset, state]) for state in RunState]
+        table.add_row(model, dataset, *counts)
+    console = Console()
+    console.print(table)
+    _print_problems(status, console)
+    console.print(_summarize(status), highlight=False)
+    estimate = estimate_sweep(grid, status, MeasuredRuns(store))
+    console.print(_describe_estimate(estimate, launcher.slots), highlight=False)
+
+
+def _summarize(status: SweepStatus) -> str:
+    """Return the counts of a sweep in one line."""
+    from equiscale.results.store import RunState
+
+    counts = ", ".join(f"{status.count(state)} {state.value}" for state in RunState)
+    later = len(status.plan.undecided)
+    return f"{len(status.plan.keys)} runs: {counts}" + (
+        f"; {later} more when their learning rates are chosen" if later else ""
+    )
+
+
+def _describe_estimate(estimate: Estimate, slots: int) -> str:
+    known = f"about {options.format_seconds(estimate.seconds / slots)} left, {slots} at once"
+    if not estimate.unknown_runs:
+        return known
+    unknown = f"{estimate.unknown_runs} runs whose model has not been timed yet"
+    return f"{known}, and {unknown}" if estimate.seconds else f"time left: unknown; {unknown}"
+
+
+def _print_problems(status: SweepStatus, console: Console) -> None:
+    for problem in status.problems:
+        console.print(f"quarantined: {problem}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _run(
+    grid: Sweep, store: RunStore, launcher: Launcher, settings: JobSettings, retry_failed: bool
+) -> None:
+    """Run a sweep with a line of progress; say at the end what failed."""
+    from equiscale.experiments.sweep import inspect_sweep, run_sweep
+    from equiscale.results.store import RunState
+
+    console = Console(stderr=True)
+    if retry_failed:
+        status = inspect_sweep(grid, store)
+        store.forget_failures(key.run_id for key in status.plan.keys)
+    try:
+        with console.status("looking at what is there") as line:
+            display = _Display(console, line, grid, store, launcher.slots)
+            status = run_sweep(grid, store, launcher, settings, display.show)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on where it was")
+        raise typer.Exit(options.EXIT_INTERRUPTED) from None
+    typer.echo(_summarize(status))
+    failed = status.keys(RunState.FAILED)
+    for key in failed:
+        reason = f"failed: {key} ({key.run_id}): {store.failure(key.run_id).reason}"
+        console.print(reason, markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        console.print("try them again with --retry-failed")
+        raise typer.Exit(options.EXIT_FAILED_RUN)
+
+
+class _Display:
+    """One line that says where a sweep stands; a new one per change where there is no terminal."""
+
+    def __init__(
+        self, console: Console, line: Status, grid: Sweep, store: RunStore, slots: int
+    ) -> None:
+        from equiscale.experiments.estimate import MeasuredRuns
+
+        self.console, self.line, self.grid, self.slots = console, line, grid, slots
+        self.measured = MeasuredRuns(store)
+        self._shown = ""
+
+    def show(self, status: SweepStatus) -> None:
+        """Show where the sweep stands, if that has changed."""
+        from equiscale.experiments.sweep import estimate_sweep
+
+        counts = _summarize(status)
+        _print_problems(status, self.console)
+        if counts == self._shown:
+            return
+        self._shown = counts
+        estimate = estimate_sweep(self.grid, status, self.measured)
+        text = f"{counts}; {_describe_estimate(estimate, self.slots)}"
+        if self.console.is_terminal:
+            self.line.update(text)
+        else:
+            self.console.print(text, highlight=False, soft_wrap=True)

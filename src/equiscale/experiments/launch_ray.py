@@ -1,0 +1,242 @@
+"""Runs as Ray tasks, on a cluster that exists or on one started here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from equiscale.build.parallel import available_cores
+from equiscale.core.errors import MissingExtraError
+from equiscale.core.files import atomic_write
+from equiscale.data.catalog import locate_dataset
+from equiscale.experiments.job import JobSettings, run_job
+from equiscale.experiments.launch import MAX_DEATHS, POLL_SECONDS, Tick
+from equiscale.results.claim import Claim
+from equiscale.results.errors import StoreError
+from equiscale.results.key import RunKey
+from equiscale.results.record import RunRecord
+from equiscale.results.store import Failure, RunState, RunStore
+
+try:
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ImportError as error:
+    raise MissingExtraError("ray", "ray") from error
+
+
+@dataclass
+class RayLauncher:
+    """Ray tasks with CPU and GPU resources.
+
+    Connects to the cluster of `address` or `RAY_ADDRESS`, or starts one on this machine. If every
+    node sees the results directory, workers write there, with checkpoints; else they compute in a
+    directory of their own and send the record back. Tasks of a node that dies run again elsewhere.
+
+    Args:
+        threads: CPUs of each run.
+        per_gpu: Runs that share a GPU, where the cluster has any.
+        address: Address of the cluster.
+    """
+
+    threads: int = 1
+    per_gpu: int = 1
+    address: str | None = None
+
+    @property
+    def slots(self) -> int:
+        """How many runs the cluster can compute at once."""
+        self._connect()
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0))
+        return gpus * self.per_gpu or max(1, int(resources.get("CPU", 1)) // self.threads)
+
+    def run(self, keys: Sequence[RunKey], settings: JobSettings, tick: Tick) -> None:
+        """Compute runs on the cluster."""
+        self._connect()
+        settings = replace(settings, threads=self.threads)
+        store = RunStore(settings.results, settings.lease_seconds)
+        with _token(store) as token:
+            if all(ray.get([_look(node, token) for node in _live_nodes()])):
+                tasks = _Tasks(self._remote(_compute), settings, store)
+            else:
+                tasks = _TasksSentBack(self._remote(_compute_and_send), settings, store, self.slots)
+            with contextlib.closing(tasks):
+                tasks.run(keys, tick)
+
+    def _connect(self) -> None:
+        if ray.is_initialized():
+            return
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        local = {} if address else {"num_cpus": available_cores(), "include_dashboard": False}
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+
+    def _remote(self, function: Any) -> Any:  # noqa: ANN401 - Ray's types are its own
+        gpus = {"num_gpus": 1 / self.per_gpu} if ray.cluster_resources().get("GPU") else {}
+        return ray.remote(num_cpus=self.threads, max_retries=MAX_DEATHS - 1, **gpus)(function)
+
+
+@dataclass
+class _Tasks:
+    """Tasks whose workers write to the results directory themselves."""
+
+    function: Any
+    settings: JobSettings
+    store: RunStore
+    limit: int = 10_000
+    pending: dict[Any, RunKey] = field(default_factory=dict)
+
+    def run(self, keys: Sequence[RunKey], tick: Tick) -> None:
+        """Compute runs, at most `limit` of them under way."""
+        waiting = list(reversed(keys))
+        while waiting or self.pending:
+            while waiting and len(self.pending) < self.limit:
+                self.submit(waiting.pop())
+            if self.pending:
+                ready, _ = ray.wait(list(self.pending), timeout=POLL_SECONDS)
+                for future in ready:
+                    self._settle(future, self.pending.pop(future))
+            tick()
+
+    def submit(self, key: RunKey) -> None:
+        """Start a run."""
+        future = self.function.remote(key.to_json(), self.settings.to_json())
+        self.pending[future] = key
+
+    def close(self) -> None:
+        """Stop what is still under way."""
+        for future in self.pending:
+            ray.cancel(future, force=True)
+
+    def accept(self, key: RunKey, result: Any) -> None:  # noqa: ANN401 - depends on the task
+        """Take what a task returned; here it has stored everything already."""
+
+    def give_up(self, key: RunKey, failure: Failure) -> None:
+        """Note that a run failed for good."""
+        if claim := self.store.claim(key):
+            self.store.fail(failure, claim)
+
+    def _settle(self, future: Any, key: RunKey) -> None:  # noqa: ANN401
+        try:
+            self.accept(key, ray.get(future))
+        except RayTaskError as error:
+            if isinstance(error.cause, StoreError):
+                raise StoreError(str(error.cause)) from error
+            self.give_up(key, Failure(key, "error", str(error.cause), str(error)))
+        except RayError as error:
+            reason = f"{MAX_DEATHS} workers died during this run ({type(error).__name__})"
+            self.give_up(key, Failure(key, "died", reason, str(error)))
+
+
+@dataclass
+class _TasksSentBack(_Tasks):
+    """Tasks that send their record back; this process holds their claims meanwhile."""
+
+    claims: dict[str, tuple[Claim, contextlib.ExitStack]] = field(default_factory=dict)
+    datasets: dict[str, Any] = field(default_factory=dict)
+
+    def submit(self, key: RunKey) -> None:
+        """Claim and start a run, unless someone else has it."""
+        claim = self.store.claim(key)
+        if claim is None:
+            return
+        alive = contextlib.ExitStack()
+        alive.enter_context(claim.kept_alive())
+        self.claims[key.run_id] = (claim, alive)
+        arguments = (key.to_json(), self.settings.to_json(), self._dataset(key))
+        self.pending[self.function.remote(*arguments)] = key
+
+    def accept(self, key: RunKey, result: Mapping[str, bytes] | Failure) -> None:
+        """Store what a task sent back."""
+        if isinstance(result, Failure):
+            self.give_up(key, result)
+            return
+        with self._ended(key) as claim:
+            self.store.publish(RunRecord.from_files(result), claim)
+
+    def give_up(self, key: RunKey, failure: Failure) -> None:
+        """Note that a run failed for good."""
+        with self._ended(key) as claim:
+            self.store.fail(failure, claim)
+
+    def close(self) -> None:
+        """Stop what is still under way and let others have it."""
+        super().close()
+        for claim, alive in self.claims.values():
+            alive.close()
+            claim.release()
+
+    def _dataset(self, key: RunKey) -> Any:  # noqa: ANN401 - a reference into Ray's object store
+        if key.dataset_hash not in self.datasets:
+            path = locate_dataset(self.settings.sources.get(key.dataset_hash, key.dataset))
+            self.datasets[key.dataset_hash] = ray.put(path.read_bytes())
+        return self.datasets[key.dataset_hash]
+
+    @contextlib.contextmanager
+    def _ended(self, key: RunKey) -> Iterator[Claim]:
+        claim, alive = self.claims.pop(key.run_id)
+        with alive:
+            yield claim
+
+
+def _compute(key: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Compute a run into the results directory."""
+    where = JobSettings.from_json(settings)
+    store = RunStore(where.results, where.lease_seconds)
+    return run_job(RunKey.from_json(key), store, where).value
+
+
+def _compute_and_send(
+    key: Mapping[str, Any], settings: Mapping[str, Any], dataset: bytes
+) -> dict[str, bytes] | Failure:
+    """Compute a run in a directory of this node, and return its record's files."""
+    run = RunKey.from_json(key)
+    root = Path(tempfile.gettempdir()) / f"equiscale-{os.getuid()}" / run.run_id
+    source = root / f"{run.dataset}.npz"
+    with atomic_write(source) as file:
+        file.write(dataset)
+    where = replace(
+        JobSettings.from_json(settings),
+        results=str(root / "runs"),
+        sources={run.dataset_hash: str(source)},
+    )
+    store = RunStore(where.results, where.lease_seconds)
+    state = run_job(run, store, where)
+    sent = (
+        store.load(run.run_id).to_files() if state is RunState.DONE else store.failure(run.run_id)
+    )
+    shutil.rmtree(root)
+    return sent
+
+
+def _sees(path: str) -> bool:
+    return Path(path).exists()
+
+
+def _look(node: str, path: str) -> Any:  # noqa: ANN401 - a future
+    """Ask a node whether it sees a file."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(_sees).options(num_cpus=0, scheduling_strategy=there).remote(path)
+
+
+def _live_nodes() -> list[str]:
+    return [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+
+
+@contextlib.contextmanager
+def _token(store: RunStore) -> Iterator[str]:
+    """Yield the path of a file that only those see who share the results directory."""
+    path = store.root.resolve() / f".shared-{uuid.uuid4().hex}"
+    with atomic_write(path) as file:
+        file.write(b"seen by all nodes?")
+    try:
+        yield str(path)
+    finally:
+        path.unlink(missing_ok=True)

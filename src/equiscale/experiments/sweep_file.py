@@ -1,0 +1,149 @@
+"""Sweeps as TOML files; an error names the line. No torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equiscale.core.errors import OptionError
+from equiscale.core.registry import unknown_name_message
+from equiscale.experiments.protocol import ModelChoice
+from equiscale.results.key import TrainingProtocol
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ALL = "all"
+
+
+class SweepFileError(OptionError):
+    """A sweep file is not TOML, has an unknown key or a value of the wrong type."""
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """A sweep as a person asks for it: names not yet looked up, `all` not yet expanded.
+
+    Args:
+        models: Model names, or `all`.
+        data: Dataset names or paths, or `all`.
+        scenarios: Scenario names, or `all`.
+        seeds: A number n (seeds 1…n) or the seeds.
+        learning_rates: Learning rates to run everything with.
+        select_learning_rate: The paper's two stages instead.
+        training: Fields of `TrainingProtocol` that differ from the paper's.
+        options: Model options by model name.
+    """
+
+    models: tuple[str, ...] = (ALL,)
+    data: tuple[str, ...] = ("emoji",)
+    scenarios: tuple[str, ...] = (ALL,)
+    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    learning_rates: tuple[float, ...] = ()
+    select_learning_rate: bool = False
+    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def choose(self, model: str) -> ModelChoice:
+        """Return a model with the options this request has for it."""
+        return ModelChoice(model, self.options.get(model, {}))
+
+
+def read_sweep_file(path: Path) -> SweepRequest:
+    """Read a sweep from a TOML file.
+
+    Raises:
+        SweepFileError: Names the file, the line and what is wrong there.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SweepFileError(f"cannot read the sweep file {str(path)!r}: {error}") from error
+    return _Reader(path, text).read(content)
+
+
+class _Reader:
+    """Turns parsed TOML into a request; knows the text, to name lines."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self.lines = text.splitlines()
+
+    def read(self, content: Mapping[str, Any]) -> SweepRequest:
+        known = [field.name for field in dataclasses.fields(SweepRequest)]
+        self._check_names("", content, known)
+        values: dict[str, Any] = {name: self._value(name, v) for name, v in content.items()}
+        return SweepRequest(**values)
+
+    def _value(self, name: str, value: object) -> object:
+        if name in ("models", "data", "scenarios"):
+            return self._list(name, value, str, "a text or a list of texts")
+        if name == "learning_rates":
+            rates = self._list(name, value, (int, float), "a number or a list of numbers")
+            return tuple(float(rate) for rate in rates)
+        if name == "seeds":
+            return self._seeds(value)
+        if name == "select_learning_rate":
+            return self._check(name, value, bool, "true or false")
+        table = self._check(name, value, dict, "a table")
+        if name == "training":
+            return self._training(table)
+        return {model: self._check(model, given, dict, "a table") for model, given in table.items()}
+
+    def _list(self, name: str, value: object, kind: Any, expected: str) -> tuple[Any, ...]:  # noqa: ANN401
+        items = value if isinstance(value, list) else [value]
+        return tuple(self._check(name, item, kind, expected) for item in items)
+
+    def _seeds(self, value: object) -> tuple[int, ...]:
+        expected = "a number of seeds, or a list of seeds"
+        if isinstance(value, list):
+            return self._list("seeds", value, int, expected)
+        count: int = self._check("seeds", value, int, expected)
+        if count < 1:
+            self._fail("seeds", f"must be at least 1, got {count}")
+        return tuple(range(1, count + 1))
+
+    def _training(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
+        fields = {field.name: field for field in dataclasses.fields(TrainingProtocol)}
+        self._check_names("training", table, list(fields))
+        for name, value in table.items():
+            try:
+                TrainingProtocol(**{name: value})
+            except (OptionError, TypeError) as error:
+                self._fail(name, str(error), table="training")
+        return table
+
+    def _check_names(self, table: str, given: Mapping[str, Any], known: list[str]) -> None:
+        for name in given:
+            if name not in known:
+                self._fail(name, unknown_name_message("key", name, known), table=table)
+
+    def _check(self, name: str, value: Any, kind: Any, expected: str) -> Any:  # noqa: ANN401
+        wanted = kind if isinstance(kind, tuple) else (kind,)
+        if not isinstance(value, kind) or (isinstance(value, bool) and bool not in wanted):
+            self._fail(name, f"{name} must be {expected}, got {value!r}")
+        return value
+
+    def _fail(self, name: str, problem: str, table: str = "") -> None:
+        raise SweepFileError(f"{self.path}, line {self._line_of(name, table)}: {problem}")
+
+    def _line_of(self, name: str, table: str) -> int:
+        """Return the line that sets a key, or the first that mentions it."""
+        current, mentioned = "", 1
+        pattern = re.compile(rf"""(?<![\w-])["']?{re.escape(name)}["']?\s*[=.\]]""")
+        for number, line in enumerate(self.lines, start=1):
+            if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line):
+                current = header[1].strip("\"'")
+            if pattern.search(line):
+                if current in (table, name):
+                    return number
+                mentioned = number
+        return mentioned

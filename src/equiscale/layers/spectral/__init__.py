@@ -1,0 +1,1 @@
+"""The scaled convolution in the frequency domain, exact and fast."""

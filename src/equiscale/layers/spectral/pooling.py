@@ -1,0 +1,190 @@
+"""Step 6: forward passes, the whole stack or pooled over scale without ever building it.
+
+The kernel sizes are visited one after the other. Maps are kept as four quadrants around their
+common centre, `[4, h, w, M]`, where a smaller map is simply an inner block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from equiscale.layers.spectral.analysis import Problem
+from equiscale.layers.spectral.mixing import make_mixing
+from equiscale.layers.spectral.plan import Plan
+from equiscale.layers.spectral.synthesis import (
+    Parts,
+    assemble,
+    even_and_odd,
+    quadrants,
+    synthesise_columns,
+)
+from equiscale.layers.spectral.workspace import Workspace
+
+_BLOCK_BYTES = 1 << 20
+
+Rows = tuple[Tensor, Tensor]
+"""Even and odd part of the maps of one kernel size, `[V, h, (R, M)]` each."""
+
+
+def rows_by_scale(
+    problem: Problem, scale_indices: Iterable[int], workspace: Workspace
+) -> Iterator[tuple[int, Rows]]:
+    """Yield the maps of one kernel size after the other, still transformed along the columns."""
+    mixing = make_mixing(problem, workspace)
+    for scale_index in scale_indices:
+        yield scale_index, mixing.forward(scale_index)
+
+
+def blocks_of_rows(
+    rows: Rows, plan: Plan, scale_index: int, workspace: Workspace
+) -> Iterator[tuple[slice, Parts]]:
+    """Yield maps a few rows at a time, so that what is done with them stays in the cache."""
+    even, odd = rows
+    h, w = plan.halves(scale_index)
+    step = max(1, _BLOCK_BYTES // (2 * w * even.shape[2] * even.element_size()))
+    for first in range(0, h, step):
+        block = slice(first, min(first + step, h))
+        yield block, synthesise_columns(even[:, block], odd[:, block], plan, w, workspace)
+
+
+def stack_forward(problem: Problem, bias: Tensor | None) -> Tensor:
+    """Return the maps of all kernel sizes, `[N, O, S, H, W]`."""
+    plan, workspace = problem.plan, Workspace(problem.spectrum)
+    shape = (problem.num_samples, problem.num_channels, plan.num_scales)
+    result = problem.spectrum.new_zeros(*shape, *plan.output_size)
+    for scale_index, rows in rows_by_scale(problem, range(plan.num_scales), workspace):
+        parts = synthesise_columns(*rows, plan, plan.columns.half(scale_index), workspace)
+        maps = assemble(quadrants(parts, workspace), problem, plan.extents(scale_index))
+        if bias is not None:
+            maps += bias[:, None, None]
+        plan.inner_block(result[:, :, scale_index], scale_index).copy_(maps)
+    return result
+
+
+def pixel_forward(
+    problem: Problem, bias: Tensor | None, track: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the maximum over scale at every pixel, and its index if it is to be tracked."""
+    plan, workspace = problem.plan, Workspace(problem.spectrum)
+    best = problem.spectrum.new_full((4, *plan.halves(0), problem.num_maps), -torch.inf)
+    choice = torch.zeros_like(best) if track else None
+    for scale_index, rows in rows_by_scale(problem, range(plan.num_scales), workspace):
+        w = plan.columns.half(scale_index)
+        for block, parts in blocks_of_rows(rows, plan, scale_index, workspace):
+            inner = None if choice is None else choice[:, block, :w]
+            candidate = quadrants(parts, workspace)
+            _challenge(best[:, block, :w], candidate, inner, scale_index, workspace)
+    shift = _per_map(bias, problem)
+    _challenge_with_frame(best, choice, plan, shift, workspace)
+    best += shift
+    values = assemble(best, problem, plan.output_size)
+    return values, None if choice is None else assemble(choice, problem, plan.output_size)
+
+
+def _challenge(
+    best: Tensor,
+    candidate: Tensor,
+    choice: Tensor | None,
+    index: int | Tensor,
+    workspace: Workspace,
+) -> None:
+    """Let a candidate replace what it exceeds.
+
+    Indices only ever grow, so that the larger one is the later one: this saves the slow masked
+    writes. They are kept as floating-point numbers, where comparisons are fastest.
+    """
+    if choice is not None:
+        wins = workspace.take("wins", *best.shape)
+        torch.gt(candidate, best, out=wins)
+        wins *= index
+        torch.maximum(choice, wins, out=choice)
+    torch.maximum(best, candidate, out=best)
+
+
+def _challenge_with_frame(
+    best: Tensor, choice: Tensor | None, plan: Plan, shift: Tensor, workspace: Workspace
+) -> None:
+    """Let the zeros around the smaller maps take part in the maximum.
+
+    They are zero after the bias has been added, hence `-shift` before. Where every map has a
+    value there are none.
+    """
+    if any(plan.is_framed(scale_index) for scale_index in range(plan.num_scales)):
+        counts = _one_quadrant(plan.scales_per_pixel(best))
+        absent = torch.where(counts < plan.num_scales, 0.0, -torch.inf).to(best)
+        _challenge(best, (absent - shift).expand_as(best), choice, counts, workspace)
+
+
+def slice_forward(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the slice that holds the maximum of each map, and its scale index `[N, O]`."""
+    plan, workspace = problem.plan, Workspace(problem.spectrum)
+    shift = _per_map(bias, problem)
+    best, winner = torch.full_like(shift, -torch.inf), torch.zeros_like(shift)
+    slices = problem.spectrum.new_zeros(4, *plan.halves(0), problem.num_maps)
+    for scale_index, rows in rows_by_scale(problem, range(plan.num_scales), workspace):
+        blocks = blocks_of_rows(rows, plan, scale_index, workspace)
+        peaks = [_peak(parts, workspace) for _, parts in blocks]
+        peak = torch.stack(peaks).amax(0) + shift
+        if plan.is_framed(scale_index):
+            peak = peak.clamp_min(0)
+        wins = peak > best if scale_index else torch.ones_like(best, dtype=torch.bool)
+        best = torch.where(wins, peak, best)
+        winner.masked_fill_(wins, scale_index)
+        _keep_slices(slices, rows, wins, plan, scale_index, workspace)
+    indices = winner.view(problem.groups, problem.num_samples, -1).transpose(0, 1).flatten(1)
+    return _finish_slices(slices, winner, shift, problem), indices
+
+
+def energy_forward(problem: Problem, bias: Tensor | None, winner: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the slice of each map that `winner` `[N, O]` names, and `winner` itself."""
+    plan, workspace = problem.plan, Workspace(problem.spectrum)
+    slices = problem.spectrum.new_zeros(4, *plan.halves(0), problem.num_maps)
+    per_map = winner.unflatten(1, (problem.groups, -1)).transpose(0, 1).flatten()
+    for scale_index, rows in rows_by_scale(problem, winner.unique().tolist(), workspace):
+        _keep_slices(slices, rows, per_map == scale_index, plan, scale_index, workspace)
+    return _finish_slices(slices, per_map, _per_map(bias, problem), problem), winner
+
+
+def _peak(parts: Parts, workspace: Workspace) -> Tensor:
+    """`4 × [h, w, M] -> [M]`: maximum of each map, without forming its quadrants."""
+    even, odd = even_and_odd(parts, workspace)
+    height = workspace.take("quadrants", *even.shape)
+    torch.abs(odd, out=height)
+    height += even
+    return height.amax(dim=(0, 1, 2))
+
+
+def _keep_slices(
+    slices: Tensor, rows: Rows, wins: Tensor, plan: Plan, scale_index: int, workspace: Workspace
+) -> None:
+    """Evaluate the maps that win and put them into their places."""
+    maps = wins.nonzero()[:, 0]
+    if not len(maps):
+        return
+    h, w = plan.halves(scale_index)
+    even, odd = (part.unflatten(2, (2, -1)).index_select(3, maps).flatten(2) for part in rows)
+    chosen = quadrants(synthesise_columns(even, odd, plan, w, workspace), workspace)
+    slices[:, :h, :w].index_copy_(3, maps, chosen)
+
+
+def _finish_slices(slices: Tensor, winner: Tensor, shift: Tensor, problem: Problem) -> Tensor:
+    """Add the bias and put zeros around each slice."""
+    plan = problem.plan
+    inside = _one_quadrant(plan.scales_per_pixel(slices)) > winner
+    return assemble(torch.where(inside, slices + shift, 0.0), problem, plan.output_size)
+
+
+def _one_quadrant(counts: Tensor) -> Tensor:
+    """`[H, W] -> [h, w, 1]`: all four quadrants of the counts are alike."""
+    return counts[counts.shape[0] // 2 :, counts.shape[1] // 2 :, None]
+
+
+def _per_map(bias: Tensor | None, problem: Problem) -> Tensor:
+    """`[O] -> [M]`: the bias of every map."""
+    if bias is None:
+        return problem.spectrum.new_zeros(problem.num_maps)
+    per_group = bias.view(problem.groups, 1, -1)
+    return per_group.expand(-1, problem.num_samples, -1).flatten()

@@ -1,0 +1,25 @@
+"""Memory that is used again for every kernel size."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+
+class Workspace:
+    """Memory that lives as long as one call and is used again for every kernel size.
+
+    Fresh memory of this size costs more than the arithmetic done in it.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Return an uninitialised tensor; what an earlier call of this name returned is lost."""
+        size = math.prod(shape)
+        if name not in self._buffers or self._buffers[name].numel() < size:
+            self._buffers[name] = self._like.new_empty(size)
+        return self._buffers[name][:size].view(shape)

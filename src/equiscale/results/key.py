@@ -1,0 +1,178 @@
+"""What makes a run this run: the scientific inputs, and the name that they hash to."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from equiscale.core.errors import OptionError
+from equiscale.core.files import canonical_json, content_hash
+from equiscale.core.registry import unknown_name_message
+from equiscale.core.spec import Scenario
+
+PROTOCOL_VERSION = "paper-1"
+"""Names the default of every field of `TrainingProtocol`, and how the loop reads them."""
+
+RUN_ID_LENGTH = 16
+
+Optimizer = Literal["adam", "adamw", "sgd"]
+Augmentation = Literal["none", "rescale", "shift"]
+
+
+@dataclass(frozen=True)
+class TrainingProtocol:
+    """How a model is trained; the defaults are the paper's protocol.
+
+    Args:
+        batch_size: Images per step.
+        max_epochs: Passes over the training set, at most.
+        patience: Epochs without a strict improvement of the validation accuracy before stopping.
+        optimizer: `adam`, `adamw` or `sgd` (with momentum 0.9).
+        reshuffle: Shuffle before each epoch. The paper's release shuffles once, in the same way
+            for every seed.
+        augmentation: `none`; `rescale` resizes every image by a random factor in [1/2, 2];
+            `shift` moves it by up to 8 pixels.
+        version: The protocol that the other fields differ from, or not.
+
+    Example:
+        >>> TrainingProtocol().label
+        'paper-1'
+        >>> TrainingProtocol(batch_size=32, reshuffle=True).label
+        'paper-1 batch_size=32 reshuffle=true'
+    """
+
+    batch_size: int = 16
+    max_epochs: int = 200
+    patience: int = 10
+    optimizer: Optimizer = "adam"
+    reshuffle: bool = False
+    augmentation: Augmentation = "none"
+    version: str = PROTOCOL_VERSION
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "max_epochs", "patience"):
+            _check_positive(name, getattr(self, name))
+        _check_choice("optimizer", self.optimizer, get_args(Optimizer))
+        _check_choice("augmentation", self.augmentation, get_args(Augmentation))
+        if not isinstance(self.reshuffle, bool):
+            raise OptionError(f"reshuffle must be true or false, got {self.reshuffle!r}")
+        if self.version != PROTOCOL_VERSION:
+            raise OptionError(
+                f"the training protocol {self.version!r} is not known to this version of "
+                f"equiscale, which has {PROTOCOL_VERSION!r}"
+            )
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields that differ from the protocol that `version` names.
+
+        Only these enter a run's key, so that a new option leaves the keys of old runs alone.
+        """
+        return {
+            item.name: getattr(self, item.name)
+            for item in dataclasses.fields(self)
+            if getattr(self, item.name) != item.default
+        }
+
+    @property
+    def label(self) -> str:
+        """One text for tables: the version and what differs from it."""
+        return " ".join([self.version, *(f"{k}={_text(v)}" for k, v in self.changes.items())])
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """The scientific inputs of a run; no path, host or time among them.
+
+    Args:
+        model: Name of a model, or `package.module:factory`.
+        dataset: Name of the dataset, for people: its content hash is what counts.
+        dataset_hash: Content hash of the dataset.
+        scenario: Which object sizes are trained on and which are tested.
+        seed: Seed of the weights and of everything random in training.
+        learning_rate: Step size of the optimiser.
+        model_options: Arguments of the model that differ from its defaults.
+        protocol: How the model is trained.
+    """
+
+    model: str
+    dataset: str
+    dataset_hash: str
+    scenario: Scenario
+    seed: int
+    learning_rate: float = 1e-3
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    protocol: TrainingProtocol = field(default_factory=TrainingProtocol)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scenario", Scenario(self.scenario))
+        object.__setattr__(self, "learning_rate", _check_learning_rate(self.learning_rate))
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise OptionError(f"a seed must be a whole number of at least 0, got {self.seed!r}")
+
+    @cached_property
+    def run_id(self) -> str:
+        """The name of the run: a hash of its scientific inputs."""
+        inputs = self.to_json()
+        del inputs["dataset"]
+        return content_hash(inputs)[:RUN_ID_LENGTH]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the key as plain JSON."""
+        return {
+            "model": self.model,
+            "model_options": dict(self.model_options),
+            "dataset": self.dataset,
+            "dataset_hash": self.dataset_hash,
+            "scenario": self.scenario.value,
+            "seed": self.seed,
+            "learning_rate": self.learning_rate,
+            "protocol": self.protocol.version,
+            "protocol_changes": self.protocol.changes,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RunKey:
+        """Return the key that `to_json` wrote."""
+        fields = dict(value)
+        version, changes = fields.pop("protocol"), fields.pop("protocol_changes")
+        return cls(**fields, protocol=TrainingProtocol(**changes, version=version))
+
+    def __hash__(self) -> int:
+        return hash(self.run_id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunKey) and self.run_id == other.run_id
+
+    def __str__(self) -> str:
+        options = f" {canonical_json(dict(self.model_options))}" if self.model_options else ""
+        return (
+            f"{self.model}{options} on {self.dataset} {self.scenario.value} "
+            f"lr {self.learning_rate:g} seed {self.seed}"
+        )
+
+
+def _check_positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def _check_choice(kind: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise OptionError(unknown_name_message(kind, str(value), known))
+
+
+def _check_learning_rate(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise OptionError(f"a learning rate must be a number, got {value!r}")
+    if not (math.isfinite(value) and value > 0):
+        raise OptionError(f"a learning rate must be positive and finite, got {value!r}")
+    return float(value)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

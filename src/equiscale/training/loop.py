@@ -1,0 +1,263 @@
+"""The training loop: a protocol, early stopping on the validation accuracy, the best weights.
+
+Whatever is random in an epoch follows from the seed and the number of the epoch alone. So a run
+that goes on from a checkpoint draws what it would have drawn anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equiscale.core.errors import EquiscaleError
+from equiscale.core.seeding import derive_seed
+from equiscale.core.spec import Scenario, Split
+from equiscale.data.dataset import StirDataset
+from equiscale.evaluation.accuracy import predict
+from equiscale.results.key import TrainingProtocol
+from equiscale.results.record import History
+from equiscale.training.augmentation import augment
+
+SHUFFLE_SEED = 42
+"""The paper's release shuffles the training set once, with this seed, for every run."""
+
+Weights = dict[str, Tensor]
+
+
+class DivergedError(EquiscaleError):
+    """The loss or the weights are no longer finite."""
+
+
+class InterruptedRunError(EquiscaleError):
+    """Someone asked the run to stop; it can go on from its last checkpoint."""
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """`[N, C, H, W]` images and `[N]` labels on one device."""
+
+    images: Tensor
+    labels: Tensor
+
+    @classmethod
+    def load(
+        cls, dataset: StirDataset, split: Split, scenario: Scenario, device: torch.device
+    ) -> LabelledImages:
+        """Take the scenario's part of a split, and keep it on the device."""
+        part = dataset.select(split, scenario.sizes(split))
+        return cls(part.images.to(device), part.labels.to(device))
+
+    def permuted(self, order: np.ndarray[tuple[int], np.dtype[np.int64]]) -> LabelledImages:
+        """Return the images in another order."""
+        index = torch.from_numpy(order).to(self.labels.device)
+        return LabelledImages(self.images[index], self.labels[index])
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield `[n, C, H, W]` and `[n]` in order; the last batch may be smaller."""
+        yield from zip(torch.split(self.images, size), torch.split(self.labels, size), strict=True)
+
+
+@dataclass(frozen=True)
+class EpochTimings:
+    """Seconds of every epoch: training alone, and with validation."""
+
+    train_seconds: tuple[float, ...] = ()
+    epoch_seconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is after an epoch."""
+
+    history: History
+    timings: EpochTimings
+    max_epochs: int
+    patience: int
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that has just ended, from 1."""
+        return len(self.history)
+
+    @property
+    def epochs_left(self) -> int:
+        """Epochs until the run stops if the validation accuracy does not improve again."""
+        until_stop = self.history.best_epoch + self.patience - self.epoch
+        return max(0, min(until_stop, self.max_epochs - self.epoch))
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds that `epochs_left` epochs will take."""
+        seconds = self.timings.epoch_seconds
+        return self.epochs_left * sum(seconds) / len(seconds) if seconds else 0.0
+
+
+class Trainer:
+    """One run in progress: the model, its optimiser and what has been reached.
+
+    Args:
+        model: Trained in place, on the device it is on.
+        protocol: How.
+        learning_rate: Step size of the optimiser.
+        seed: Everything random in training follows from it.
+    """
+
+    def __init__(
+        self, model: nn.Module, protocol: TrainingProtocol, learning_rate: float, seed: int
+    ) -> None:
+        self.model = model
+        self.protocol = protocol
+        self.seed = seed
+        self.optimizer = _create_optimizer(model, protocol, learning_rate)
+        self.best_weights: Weights = {}
+        self.history = History()
+        self.timings = EpochTimings()
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run is."""
+        return Progress(
+            self.history, self.timings, self.protocol.max_epochs, self.protocol.patience
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether patience or epochs have run out."""
+        return bool(self.history) and self.progress.epochs_left == 0
+
+    def train(
+        self,
+        train_set: LabelledImages,
+        valid_set: LabelledImages,
+        on_epoch: Callable[[Progress], None] = lambda progress: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Weights:
+        """Train until finished and return the best weights, which the model then has.
+
+        Args:
+            train_set: In the order of the dataset file; shuffled here.
+            valid_set: Decides which weights are best, and when to stop.
+            on_epoch: Called after each epoch.
+            should_stop: Asked before each step; when true, `InterruptedRunError` is raised.
+        """
+        shuffled = train_set.permuted(_permutation(SHUFFLE_SEED, len(train_set.labels)))
+        with _reproducible(self.model):
+            while not self.is_finished:
+                self.run_epoch(shuffled, valid_set, should_stop)
+                on_epoch(self.progress)
+        self.model.load_state_dict(self.best_weights)
+        return self.best_weights
+
+    def run_epoch(
+        self,
+        train_set: LabelledImages,
+        valid_set: LabelledImages,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Train one epoch, validate, and keep the weights if they are the best so far."""
+        started = time.perf_counter()
+        loss = self._train_epoch(train_set, should_stop)
+        trained = time.perf_counter()
+        accuracy = measure_accuracy(self.model, valid_set)
+        if not self.history or accuracy > self.history.best_valid_accuracy:
+            self.best_weights = copy_weights(self.model)
+        self.history = self.history.extended(loss, accuracy)
+        ended = time.perf_counter()
+        self.timings = replace(
+            self.timings,
+            train_seconds=(*self.timings.train_seconds, trained - started),
+            epoch_seconds=(*self.timings.epoch_seconds, ended - started),
+        )
+
+    def _train_epoch(self, train_set: LabelledImages, should_stop: Callable[[], bool]) -> float:
+        """Train one epoch and return the mean loss of its images."""
+        epoch = len(self.history) + 1
+        generator = self._seed_epoch(epoch)
+        if self.protocol.reshuffle:
+            seed = derive_seed(f"seed {self.seed}", f"shuffle {epoch}") % 2**32
+            train_set = train_set.permuted(_permutation(seed, len(train_set.labels)))
+        self.model.train()
+        losses = []
+        for images, labels in train_set.batches(self.protocol.batch_size):
+            if should_stop():
+                raise InterruptedRunError(f"stopped in epoch {epoch}")
+            images = augment(images, self.protocol.augmentation, generator)
+            losses.append(self._step(images, labels) * len(labels))
+        loss = torch.stack(losses).sum().item() / len(train_set.labels)
+        self._check_finite(loss, epoch)
+        return loss
+
+    def _step(self, images: Tensor, labels: Tensor) -> Tensor:
+        """`[n, C, H, W], [n] -> []`: one step; the loss stays on the device."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(self.model(images), labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def _seed_epoch(self, epoch: int) -> torch.Generator:
+        """Seed torch (dropout in a user's model) and return the generator of augmentations."""
+        key = f"seed {self.seed}"
+        torch.manual_seed(derive_seed(key, f"model {epoch}"))
+        return torch.Generator().manual_seed(derive_seed(key, f"augmentation {epoch}"))
+
+    def _check_finite(self, loss: float, epoch: int) -> None:
+        finite = np.isfinite(loss) and all(
+            bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()
+        )
+        if not finite:
+            raise DivergedError(
+                f"training diverged in epoch {epoch}: the loss is {loss:g} or a weight is not "
+                "finite; try a smaller learning rate"
+            )
+
+
+def measure_accuracy(model: nn.Module, part: LabelledImages) -> float:
+    """Return the accuracy of a model on labelled images."""
+    hits = predict(model, part.images) == part.labels
+    return int(hits.sum()) / len(part.labels)
+
+
+def seed_weights(seed: int) -> None:
+    """Seed torch's global generator for drawing the initial weights of a run.
+
+    They depend on the seed only, not on the learning rate: runs of one seed are paired.
+    """
+    torch.manual_seed(derive_seed(f"seed {seed}", "weights"))
+
+
+def copy_weights(model: nn.Module) -> Weights:
+    """Return a copy of a model's parameters and buffers."""
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _create_optimizer(
+    model: nn.Module, protocol: TrainingProtocol, learning_rate: float
+) -> torch.optim.Optimizer:
+    parameters = model.parameters()
+    if protocol.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9)
+    if protocol.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=learning_rate)
+    return torch.optim.Adam(parameters, lr=learning_rate)
+
+
+def _permutation(seed: int, length: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    legacy = np.random.RandomState(seed)
+    return legacy.permutation(length).astype(np.int64)
+
+
+@contextlib.contextmanager
+def _reproducible(model: nn.Module) -> Iterator[None]:
+    """Leave torch's generators as they were, and let cuDNN choose repeatable algorithms."""
+    devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
+    with torch.random.fork_rng(devices=sorted(devices)), flags:
+        yield

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from equiscale.build.annotations import read_annotations
+from equiscale.build.folder import FolderOptions, build_folder, deal_photos
+from equiscale.build.options import Background, SourceFormat
+from equiscale.build.photos import BadPictureError, BoxError, Photo
+from equiscale.core.errors import OptionError, SourceError, TooFewInstancesError
+from equiscale.data.dataset import load_dataset
+from equiscale.data.schema import StirArrays, write_arrays
+
+COLOURS = {"apple": (200, 30, 30), "pear": (60, 180, 40)}
+OPTIONS = FolderOptions(name="fruit")
+
+
+def picture(colour: tuple[int, int, int], size: tuple[int, int], number: int) -> Image.Image:
+    """A picture of one colour, told apart from others by one of its pixels."""
+    image = Image.new("RGB", size, colour)
+    image.putpixel((50 % size[0], 40), (number, 0, 0))
+    return image
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """Seven apples and six pears, one folder each, among files that are no pictures."""
+    for name, count in (("apple", 7), ("pear", 6)):
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            picture(COLOURS[name], (100, 80), number).save(tmp_path / name / f"{number}.png")
+    (tmp_path / "apple" / "notes.txt").write_text("no picture")
+    (tmp_path / ".hidden").mkdir()
+    return tmp_path
+
+
+def boxes_of(arrays: StirArrays) -> list[tuple[Any, Any]]:
+    """Every image with the part inside its object's box."""
+    found = []
+    for where in np.ndindex(arrays.images.shape[:4]):
+        left, top = arrays.positions[where]
+        size = 64 - where[1]
+        image = arrays.images[where].astype(int)
+        found.append((image, image[top : top + size, left : left + size]))
+    return found
+
+
+def test_class_folders_become_a_dataset_that_loads(folders: Path, tmp_path: Path) -> None:
+    arrays = build_folder(folders, OPTIONS)
+    assert arrays.class_names == ("apple", "pear")
+    assert arrays.images.shape == (3, 48, 2, 2, 64, 64, 3)
+    write_arrays(tmp_path / "fruit.npz", arrays)
+    dataset = load_dataset("fruit", root=tmp_path)
+    assert dataset.select("test", [20]).images.shape == (4, 3, 64, 64)
+    assert dataset.arrays.metadata["title"] == "fruit"
+
+
+def test_edge_extends_the_picture_and_plain_is_black(folders: Path) -> None:
+    edge = build_folder(folders, replace(OPTIONS, num_instances=1))
+    for image, _ in boxes_of(edge):
+        colour = np.median(image, axis=(0, 1))
+        assert tuple(colour) in COLOURS.values()
+        off = np.abs(image - colour).max(axis=-1) > 30
+        assert off.mean() < 0.02  # only around the odd pixel
+    plain = build_folder(folders, replace(OPTIONS, num_instances=1, background=Background.PLAIN))
+    for image, box in boxes_of(plain):
+        size = len(box)
+        middle = np.median(box, axis=(0, 1))
+        assert min(np.abs(middle - colour).max() for colour in COLOURS.values()) < 5
+        assert (image > 100).any(axis=-1).sum() <= 1.1 * size * size * 0.8 + 4 * size
+
+
+def test_grey_has_one_channel(folders: Path) -> None:
+    arrays = build_folder(folders, replace(OPTIONS, grey=True, num_instances=1))
+    assert arrays.channels == 1
+
+
+def test_result_depends_on_the_seed_and_not_on_the_workers(folders: Path) -> None:
+    one = replace(OPTIONS, num_instances=1)
+    first = build_folder(folders, one)
+    assert build_folder(folders, one, workers=2).content_hash == first.content_hash
+    assert build_folder(folders, replace(one, seed=1)).content_hash != first.content_hash
+
+
+def instances_by_split(arrays: StirArrays) -> list[set[bytes]]:
+    """The pictures of each split, told apart by their content at full size."""
+    return [
+        {
+            arrays.images[split, 0, label, instance].tobytes()
+            for label, instance in np.ndindex(arrays.images.shape[2:4])
+        }
+        for split in range(3)
+    ]
+
+
+def test_copies_of_one_picture_stay_in_one_split(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    (tmp_path / "a").mkdir()
+    for number in range(4):
+        noise = Image.fromarray(generator.integers(0, 256, (64, 64, 3), np.uint8))
+        for copy in range(3):
+            noise.save(tmp_path / "a" / f"{number}-{copy}.png")
+    arrays = build_folder(tmp_path, OPTIONS)
+    assert arrays.num_instances == 3  # the copies of one picture
+    train, valid, test = instances_by_split(arrays)
+    assert (len(train), len(valid), len(test)) == (1, 1, 1)
+    assert not train & valid | train & test | valid & test
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> Path:
+    """Nine photos with an apple and a pear each; boxes in a COCO file."""
+    (tmp_path / "images").mkdir()
+    content: dict[str, Any] = {
+        "images": [],
+        "annotations": [],
+        "categories": [{"id": 7, "name": "pear"}, {"id": 3, "name": "apple"}],
+    }
+    for number in range(9):
+        photo = Image.new("RGB", (400, 300), (20, 20, 120))
+        photo.putpixel((0, 0), (number, 0, 0))
+        for category, name, left in ((3, "apple", 40), (7, "pear", 250)):
+            width = 70 + number
+            photo.paste(COLOURS[name], (left, 100, left + width, 190))
+            annotation = {
+                "id": len(content["annotations"]),
+                "image_id": number,
+                "category_id": category,
+                "bbox": [left, 100, width, 90],
+                "iscrowd": 0,
+            }
+            content["annotations"].append(annotation)
+        content["images"].append({"id": number, "file_name": f"{number}.png"})
+        photo.save(tmp_path / "images" / f"{number}.png")
+    crowd = {"id": 99, "image_id": 0, "category_id": 3, "bbox": [0, 0, 9, 9], "iscrowd": 1}
+    content["annotations"].append(crowd)
+    (tmp_path / "boxes.json").write_text(json.dumps(content))
+    return tmp_path
+
+
+def test_coco_objects_lie_over_their_surroundings(coco: Path) -> None:
+    arrays = build_folder(coco, OPTIONS)
+    assert arrays.class_names == ("apple", "pear")
+    assert arrays.num_instances == 3
+    for image, box in boxes_of(arrays):
+        size = len(box)
+        assert box.shape == (size, size, 3)
+        fruit = np.abs(image[..., None, :] - list(COLOURS.values())).max(axis=-1).min(axis=-1) < 40
+        rows = np.flatnonzero(fruit.any(axis=1))
+        assert abs(np.ptp(rows) + 1 - size) <= 2  # 90, the longer side, fills the box
+        assert not np.abs(image[~fruit] - (20, 20, 120)).max() > 220
+
+
+def test_no_photo_is_in_two_splits(coco: Path) -> None:
+    objects = read_annotations(coco).objects
+    originals = {item.photo: str(item.photo) for item in objects}
+    choice = deal_photos(objects, originals, ("apple", "pear"), OPTIONS, coco)
+    assert (choice.num_instances, len(choice.slots)) == (3, 18)
+    splits: dict[Photo, set[int]] = {}
+    for (split, label, _), item in choice.slots.items():
+        assert item.label == choice.class_names[label]
+        splits.setdefault(item.photo, set()).add(split)
+    assert len(splits) == 9
+    assert all(len(found) == 1 for found in splits.values())
+
+
+def edit_coco(source: Path, change: Any) -> None:
+    path = source / "boxes.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "box", [[390, 100, 70, 70], [-30, 0, 80, 80], [10, 10, 0, 50], [500, 1, 9, 9]]
+)
+def test_box_outside_its_image_is_named_or_skipped(
+    coco: Path, box: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    edit_coco(coco, lambda content: content["annotations"][4].update(bbox=box))
+    with pytest.raises(BoxError, match=r"annotation 4: box from .* inside 2\.png, 400×300"):
+        build_folder(coco, OPTIONS)
+    with caplog.at_level(logging.WARNING):
+        assert len(read_annotations(coco, skip_bad=True).objects) == 17
+    assert "skipped 1: " in caplog.text
+
+
+def test_rounding_beyond_the_border_is_forgiven(coco: Path) -> None:
+    edit_coco(coco, lambda content: content["annotations"][0].update(bbox=[-0.6, 0, 80, 80]))
+    assert read_annotations(coco).objects[0].box.left == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content.pop("images"), "broken COCO data"),
+        (lambda content: content["annotations"][0].pop("bbox"), "broken COCO data"),
+        (lambda content: content["annotations"][0].update(bbox=[1, 2]), "broken COCO data"),
+        (lambda content: content["annotations"][0].update(image_id=77), "broken COCO data"),
+        (lambda content: content["categories"].append({"id": "a", "name": "b"}), "broken COCO"),
+        (lambda content: content["images"][0].update(file_name="no.png"), r"no picture no\.png"),
+    ],
+)
+def test_broken_coco_files_are_named(coco: Path, change: Any, message: str) -> None:
+    edit_coco(coco, change)
+    with pytest.raises(SourceError, match=message):
+        build_folder(coco, OPTIONS)
+
+
+@pytest.fixture
+def yolo(coco: Path) -> Path:
+    """The same photos with YOLO's boxes."""
+    content = json.loads((coco / "boxes.json").read_text())
+    (coco / "labels").mkdir()
+    for entry in content["annotations"][:-1]:
+        left, top, width, height = entry["bbox"]
+        numbers = (left + width / 2) / 400, (top + height / 2) / 300, width / 400, height / 300
+        with (coco / "labels" / f"{entry['image_id']}.txt").open("a") as file:
+            label = {3: 0, 7: 1}[entry["category_id"]]
+            file.write(" ".join(map(str, (label, *numbers))) + "\n")
+    (coco / "boxes.json").unlink()
+    (coco / "data.yaml").write_text("names:\n  0: apple\n  1: pear\n")
+    return coco
+
+
+def test_yolo_boxes_are_those_of_coco(yolo: Path) -> None:
+    found = read_annotations(yolo)
+    assert found.class_names == ("apple", "pear")
+    assert len(found.objects) == 18
+    box = found.objects[1].box
+    assert np.allclose((box.left, box.top, box.right, box.bottom), (250, 100, 320, 190))
+
+
+def test_yolo_polygons_and_class_file(yolo: Path) -> None:
+    (yolo / "data.yaml").unlink()
+    (yolo / "classes.txt").write_text("apple\npear\n")
+    (yolo / "labels" / "0.txt").write_text("1 0.25 0.5 0.5 0.25 0.75 0.75\n")
+    box = read_annotations(yolo).objects[0].box
+    assert (box.left, box.top, box.right, box.bottom) == (100, 75, 300, 225)
+
+
+@pytest.mark.parametrize("line", ["2 .5 .5 .1 .1", "-1 .5 .5 .1 .1", "0 .5 .5", "apple 1 1 1 1"])
+def test_broken_yolo_line_is_quoted(yolo: Path, line: str) -> None:
+    (yolo / "labels" / "3.txt").write_text(line + "\n")
+    with pytest.raises(SourceError, match=r"3\.txt: found .* in line 1, expected a class 0…1"):
+        read_annotations(yolo)
+
+
+def test_yolo_without_names_or_pictures(yolo: Path) -> None:
+    (yolo / "data.yaml").write_text("nc: 2\n")
+    with pytest.raises(SourceError, match="no class names"):
+        read_annotations(yolo)
+    (yolo / "data.yaml").unlink()
+    with pytest.raises(SourceError, match=r"data\.yaml or classes\.txt"):
+        read_annotations(yolo)
+    (yolo / "classes.txt").write_text("apple\npear\n")
+    (yolo / "images" / "5.png").unlink()
+    with pytest.raises(SourceError, match="no picture 5"):
+        read_annotations(yolo)
+
+
+def test_small_objects_are_refused_and_counted(
+    folders: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(4):
+        picture(COLOURS["pear"], (50, 63), number).save(folders / "pear" / f"{number}.png")
+    with caplog.at_level(logging.WARNING), pytest.raises(TooFewInstancesError, match="pear: 2"):
+        build_folder(folders, OPTIONS)
+    assert "refused 4 objects smaller than 64 pixels (pear: 4)" in caplog.text
+    upscaled = build_folder(folders, replace(OPTIONS, allow_upscaling=True))
+    assert upscaled.num_instances == 2
+
+
+def test_too_few_instances_are_counted(folders: Path) -> None:
+    with pytest.raises(TooFewInstancesError, match="apple: 7, pear: 6, expected 9 of a class"):
+        build_folder(folders, replace(OPTIONS, num_instances=3))
+    shutil.rmtree(folders / "pear")
+    (folders / "pear").mkdir()
+    with pytest.raises(TooFewInstancesError, match="pear: 0, expected 3"):
+        build_folder(folders, OPTIONS)
+    assert build_folder(folders, replace(OPTIONS, classes=("apple",))).num_instances == 2
+
+
+def test_damaged_picture_is_named_or_skipped(
+    folders: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folders / "apple" / "3.png").write_bytes(b"damaged")
+    path = folders / "apple" / "4.png"
+    path.write_bytes(path.read_bytes()[:60])  # the header is intact
+    with pytest.raises(BadPictureError, match=r"3\.png: found a damaged"):
+        build_folder(folders, OPTIONS)
+    with caplog.at_level(logging.WARNING):
+        assert build_folder(folders, replace(OPTIONS, skip_bad=True)).num_instances == 1
+    assert "3.png" in caplog.text
+    assert "4.png" in caplog.text
+
+
+@pytest.mark.parametrize("layout", list(SourceFormat))
+def test_empty_directory(tmp_path: Path, layout: SourceFormat) -> None:
+    with pytest.raises(SourceError):
+        build_folder(tmp_path, replace(OPTIONS, layout=layout))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "emoji", ".x", "a b"])
+def test_impossible_names_are_refused(name: str) -> None:
+    with pytest.raises(OptionError, match="name"):
+        FolderOptions(name=name)
+
+
+def test_impossible_options_are_refused(folders: Path) -> None:
+    with pytest.raises(OptionError, match="at least 1"):
+        FolderOptions(name="fruit", num_instances=0)
+    with pytest.raises(OptionError, match="did you mean 'apple'"):
+        build_folder(folders, replace(OPTIONS, classes=("appel",)))

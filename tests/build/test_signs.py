@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import cairosvg
+import numpy as np
+import pytest
+
+from equiscale.build.options import SignBackground
+from equiscale.build.signs import SIGN_FILES, build_signs
+from equiscale.build.vector import DrawingError
+from equiscale.core.errors import OptionError, SourceError
+from equiscale.data.catalog import CARDS
+from equiscale.data.schema import StirArrays
+
+
+@pytest.fixture(scope="module")
+def plain(signs_source: Path) -> StirArrays:
+    return build_signs(signs_source)
+
+
+@pytest.mark.needs("npm")
+@pytest.mark.skipif(cairosvg.__version__ != "2.9.1", reason="another renderer, other pixels")
+def test_images_are_those_of_the_card(plain: StirArrays) -> None:
+    assert plain.content_hash == CARDS["signs"].content_hash
+
+
+def test_the_card_lists_the_drawings() -> None:
+    assert CARDS["signs"].class_names == tuple(SIGN_FILES)
+
+
+@pytest.mark.needs("npm")
+def test_signs_are_in_colour_in_their_boxes_on_black(plain: StirArrays) -> None:
+    assert plain.images.shape == (3, 48, 16, 1, 64, 64, 3)
+    for split, row, label in [(0, 0, 0), (1, 30, 7), (2, 47, 15)]:
+        image = plain.images[split, row, label, 0].copy()
+        size = 64 - row
+        left, top = plain.positions[split, row, label, 0]
+        box = image[top : top + size, left : left + size].copy()
+        assert np.ptp(box.reshape(-1, 3).astype(int), axis=1).max() > 80  # not grey
+        image[top : top + size, left : left + size] = 0
+        assert not image.any()
+
+
+@pytest.mark.needs("npm")
+def test_random_backgrounds_are_only_behind_the_signs(
+    plain: StirArrays, signs_source: Path
+) -> None:
+    random = build_signs(signs_source, SignBackground.RANDOM, workers=2)
+    assert np.array_equal(random.positions, plain.positions)
+    same = (random.images == plain.images).all(axis=-1)
+    centre = [(*where, *(random.positions[where][::-1] + 32)) for where in np.ndindex(3, 1, 16, 1)]
+    assert all(same[where] for where in centre)
+    corners = random.images[:, 40:, :, :, [0, 0, -1, -1], [0, -1, 0, -1]].reshape(-1, 4, 3)
+    assert len(np.unique(np.median(corners, axis=1), axis=0)) > 300
+
+
+@pytest.mark.needs("npm")
+def test_no_instances_are_refused(signs_source: Path) -> None:
+    with pytest.raises(OptionError, match="at least 1"):
+        build_signs(signs_source, num_instances=0)
+
+
+def test_missing_drawings_say_where_they_come_from(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="npm pack @rapideditor"):
+        build_signs(tmp_path)
+
+
+def test_a_broken_drawing_is_named(tmp_path: Path) -> None:
+    for name in SIGN_FILES.values():
+        (tmp_path / f"{name}.svg").write_text("<svg")
+    with pytest.raises(DrawingError, match="stop: found a bad drawing"):
+        build_signs(tmp_path)

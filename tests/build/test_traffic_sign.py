@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from equiscale.build import photos
+from equiscale.build.photos import BadPictureError
+from equiscale.build.traffic_sign import build_traffic_sign
+from equiscale.core.errors import SourceError, TooFewInstancesError
+from equiscale.data.schema import StirArrays
+
+SIDES = range(90, 66, -4)  # six sizes of sign, so two instances per class and split
+CLASSES = {"regulatory--stop--g1": (200, 0, 0), "warning--children--g1": (0, 0, 200)}
+ARCHIVES = ("train.0.zip", "train.1.zip", "train.2.zip", "val.zip")
+
+
+def sign(key: str, label: str, box: tuple[float, ...], **flags: bool) -> dict[str, Any]:
+    names = ("xmin", "ymin", "xmax", "ymax")
+    properties = {"occluded": False, "ambiguous": False, **flags}
+    bbox = dict(zip(names, box, strict=True))
+    return {"key": key, "label": label, "bbox": bbox, "properties": properties}
+
+
+def jpeg(squares: list[tuple[int, int, int, tuple[int, int, int]]]) -> bytes:
+    """A green photo, 500×400, with coloured squares (left, top, side, colour)."""
+    image = Image.new("RGB", (500, 400), (0, 150, 0))
+    for left, top, side, colour in squares:
+        image.paste(colour, (left, top, left + side, top + side))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=95)
+    return file.getvalue()
+
+
+@pytest.fixture
+def source(intact: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return shutil.copytree(intact, tmp_path / "mapillary")
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve good signs on six photos of four archives, among others that must be left out."""
+    source = tmp_path_factory.mktemp("mapillary")
+    root = source / "mtsd_v2_fully_annotated"
+    (root / "splits").mkdir(parents=True)
+    (root / "annotations").mkdir()
+    names: list[str] = []
+    archives = [zipfile.ZipFile(source / name, "w") for name in ARCHIVES]
+    for index, side in enumerate(SIDES):
+        objects, squares = [], []
+        for number, (label, colour) in enumerate(CLASSES.items()):
+            left, top = 60 + 200 * number, 150
+            squares.append((left, top, side, colour))
+            box = (left + 0.4, top + 0.4, left + side - 0.4, top + side - 0.4)
+            objects.append(sign(f"k{number}", label, box))
+        objects.append(sign("k7", "other-sign", (0, 0, 300, 300)))
+        objects.append(sign("k8", "regulatory--stop--g1", (0, 0, 300, 300), occluded=True))
+        objects.append(sign("k9", "regulatory--stop--g1", (0, 0, 300, 200)))
+        name = f"photo{index}"
+        names.append(name)
+        (root / "annotations" / f"{name}.json").write_text(json.dumps({"objects": objects}))
+        archives[index % 4].writestr(f"images/{name}.jpg", jpeg(squares))
+    for archive in archives:
+        archive.close()
+    (root / "splits" / "train.txt").write_text("\n".join(names[:4]) + "\n")
+    (root / "splits" / "val.txt").write_text("\n".join(names[4:]) + "\n")
+    return source
+
+
+@pytest.fixture(scope="module")
+def signs(intact: Path) -> StirArrays:
+    return build_traffic_sign(intact, num_instances=2)
+
+
+def test_classes_and_largest_signs_are_chosen(signs: StirArrays) -> None:
+    assert signs.class_names == tuple(sorted(CLASSES))
+    assert signs.images.shape == (3, 48, 2, 2, 64, 64, 3)
+
+
+def test_signs_fill_their_boxes_over_their_surroundings(signs: StirArrays) -> None:
+    colours = [CLASSES[name] for name in signs.class_names]
+    for split, row, label, instance in np.ndindex(3, 48, 2, 2):
+        size = 64 - row
+        left, top = signs.positions[split, row, label, instance]
+        assert max(left, top) <= 64 - size
+        image = signs.images[split, row, label, instance].astype(int)
+        box = image[top : top + size, left : left + size]
+        is_sign = np.abs(image - colours[label]).max(axis=-1) < 40
+        assert is_sign[top + 1 : top + size - 1, left + 1 : left + size - 1].all()
+        assert box.shape == (size, size, 3)
+        outside = is_sign.copy()
+        outside[max(top - 1, 0) : top + size + 1, max(left - 1, 0) : left + size + 1] = False
+        assert not outside.any()
+
+
+def test_largest_are_dealt_round_robin(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one instance per split, the three largest go to train, valid and test in this order."""
+    chosen: list[photos.PhotoObject] = []
+    original = photos.cut_object
+
+    def spy(image: Any, item: photos.PhotoObject, cutting: photos.Cutting) -> photos.Cutouts:
+        chosen.append(item)
+        return original(image, item, cutting)
+
+    monkeypatch.setattr(photos, "cut_object", spy)
+    build_traffic_sign(source, num_instances=1)
+    sides = [item.box.width for item in chosen if item.label == "warning--children--g1"]
+    assert sorted(sides, reverse=True) == [90, 86, 82]
+
+
+def test_every_photo_is_decoded_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[photos.Photo] = []
+    original = photos.decode
+
+    def spy(photo: photos.Photo, upright: bool = False) -> Any:
+        decoded.append(photo)
+        return original(photo, upright)
+
+    monkeypatch.setattr(photos, "decode", spy)
+    build_traffic_sign(source, num_instances=2)
+    assert len(decoded) == len(set(decoded)) == 6
+
+
+def test_workers_do_not_change_the_result(source: Path, signs: StirArrays) -> None:
+    assert build_traffic_sign(source, 2, workers=2).content_hash == signs.content_hash
+
+
+def test_too_few_signs_are_counted(source: Path) -> None:
+    with pytest.raises(TooFewInstancesError, match=r"regulatory--stop--g1: 6, warning.*: 6, exp"):
+        build_traffic_sign(source, num_instances=3)
+
+
+def break_photo(source: Path) -> None:
+    """Damage the photo with the largest signs."""
+    path = source / "train.0.zip"
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["images/photo0.jpg"] = members["images/photo0.jpg"][:700]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def test_damaged_photo_is_named(source: Path) -> None:
+    break_photo(source)
+    with pytest.raises(BadPictureError, match=r"train\.0\.zip:images/photo0\.jpg: found a damaged"):
+        build_traffic_sign(source, num_instances=1, workers=2)
+
+
+def test_damaged_photo_is_skipped_on_request(
+    source: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    break_photo(source)
+    with caplog.at_level(logging.WARNING):
+        skipping = build_traffic_sign(source, num_instances=1, skip_bad=True)
+    assert skipping.num_classes == 2
+    assert "skipped 1 damaged" in caplog.text
+    assert "photo0.jpg" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda root: (root / "val.zip").unlink(), "no \\*val.zip"),
+        (lambda root: (root / "val.zip").write_bytes(b"PK"), "a damaged archive"),
+        (lambda root: shutil.rmtree(next(root.glob("mtsd*")) / "splits"), "expected a directory"),
+        (lambda root: next(root.rglob("photo3.json")).write_text("{"), "broken JSON"),
+        (lambda root: next(root.rglob("photo3.json")).write_text("[]"), "broken annotation"),
+        (lambda root: next(root.rglob("photo3.json")).unlink(), "nothing readable"),
+        (
+            lambda root: shutil.copy(root / "val.zip", root / "train.1.zip"),
+            r"no photo1\.jpg in the archives",
+        ),
+    ],
+)
+def test_broken_sources_are_named(source: Path, spoil: Any, message: str) -> None:
+    spoil(source)
+    with pytest.raises(SourceError, match=message):
+        build_traffic_sign(source, num_instances=1)

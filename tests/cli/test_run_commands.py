@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import polars
+import pytest
+
+from equiscale.cli import main
+from equiscale.results.store import RunState, RunStore
+
+TINY = Path(__file__).parents[1] / "experiments"
+SOURCE = Path(__file__).parents[2] / "src"
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    emoji_file: Path,
+) -> Run:
+    """Run the command in this process, in an empty directory; return code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(TINY))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), str(TINY)]))
+    monkeypatch.setenv("EQUISCALE_DATA", str(emoji_file.parent))
+    monkeypatch.delenv("EQUISCALE_RESULTS", raising=False)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["equiscale", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        printed = capsys.readouterr()
+        code = caught.value.code
+        assert isinstance(code, int) or code is None
+        return code or 0, printed.out, printed.err
+
+    return call
+
+
+TRAIN = ("train", "--model", "tiny_models:TinyNet", "--epochs", "2")
+SWEEP = ("sweep", "--models", "tiny_models:TinyNet", "--scenarios", "mid2rest", "--epochs", "2")
+
+
+def test_train_shows_progress_and_ends_in_a_record(run: Run) -> None:
+    code, out, err = run(*TRAIN, "--seed", "3", "--lr", "0.01", "--option", "pause=0.0001")
+    assert code == 0, err
+    assert "epoch 1/2  loss 3." in err
+    assert "left unless it improves" in err
+    assert "test accuracy" in out
+    directory = Path(out.splitlines()[-1])
+    key = json.loads((directory / "record.json").read_text())["science"]["key"]
+    assert (key["seed"], key["learning_rate"], key["model_options"]) == (3, 0.01, {"pause": 0.0001})
+    assert key["protocol"] == "paper-1"
+    assert key["protocol_changes"] == {"max_epochs": 2}
+    again = run(*TRAIN, "--seed", "3", "--lr", "0.01", "--option", "pause=0.0001")
+    assert again[:2] == (0, out)
+    assert "epoch" not in again[2]
+
+
+def test_every_training_option_reaches_the_key(run: Run) -> None:
+    options = "--batch-size 64 --epochs 1 --patience 3 --optimizer sgd --reshuffle"
+    code, out, _ = run(*TRAIN[:3], *options.split(), "--augmentation", "shift", "--no-weights")
+    assert code == 0
+    directory = Path(out.splitlines()[-1])
+    key = json.loads((directory / "record.json").read_text())["science"]["key"]
+    assert key["protocol_changes"] == {
+        "augmentation": "shift",
+        "batch_size": 64,
+        "max_epochs": 1,
+        "optimizer": "sgd",
+        "patience": 3,
+        "reshuffle": True,
+    }
+    assert not (directory / "weights.safetensors").exists()
+
+
+def test_a_failed_run_says_why_and_can_be_tried_again(run: Run) -> None:
+    failing = ("train", "--model", "tiny_models:Raising", "--epochs", "1")
+    code, _, err = run(*failing)
+    assert code == 1
+    assert "Traceback" in err
+    assert "failed: RuntimeError: no such luck" in err
+    run(*failing, "--retry-failed")
+    code, out, _ = run("status")
+    assert code == 0
+    assert "RuntimeError: no such luck" in out
+    assert run("collect", "--out", "runs.csv")[0] == 2
+
+
+def test_sweep_dry_run_run_and_run_again(run: Run) -> None:
+    code, out, _ = run(*SWEEP, "--seeds", "2", "--dry-run")
+    assert code == 0
+    assert "2 runs: 0 done, 0 running, 0 failed, 2 missing" in out
+    assert "unknown; 2 runs whose model has not been timed yet" in out
+    assert not Path("runs").exists()
+    code, out, err = run(*SWEEP, "--seeds", "2", "--workers", "1")
+    assert code == 0, err
+    assert "2 runs: 2 done, 0 running, 0 failed, 0 missing" in out
+    stamps = {path: path.stat().st_mtime_ns for path in Path("runs/done").glob("*/*")}
+    assert run(*SWEEP, "--seeds", "2", "--workers", "1")[0] == 0
+    assert {path: path.stat().st_mtime_ns for path in Path("runs/done").glob("*/*")} == stamps
+    code, out, _ = run(*SWEEP, "--seeds", "3", "--dry-run", "--workers", "1")
+    assert "3 runs: 2 done, 0 running, 0 failed, 1 missing" in out
+    assert "left, 1 at once" in out
+    code, out, _ = run("collect", "--out", "runs.parquet")
+    assert code == 0
+    table = polars.read_parquet("runs.parquet")
+    assert table["seed"].sort().to_list() == [1, 2]
+
+
+def test_sweep_from_a_file(run: Run) -> None:
+    Path("sweep.toml").write_text(
+        "models = 'tiny_models:TinyNet'\nselect_learning_rate = true\nseeds = 7\n"
+        "[training]\nmax_epochs = 1\n[options.'tiny_models:TinyNet']\npause = 0.0\n"
+    )
+    code, out, _ = run("sweep", "sweep.toml", "--dry-run")
+    assert code == 0
+    assert "40 runs: 0 done, 0 running, 0 failed, 40 missing; 8 more when" in out
+    code, _, err = run("sweep", "sweep.toml", "--dry-run", "--epochs", "3")
+    assert code == 2
+    assert "--epochs cannot be combined with a sweep file" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "--model", "standart"), "unknown model 'standart'; did you mean 'standard'"),
+        (("train", "--model", "standard", "--data", "emojy"), "did you mean 'emoji'"),
+        (("train", "--model", "standard", "--data", "x.npz"), "x.npz"),
+        (
+            ("train", "--model", "standard", "--scenario", "mid2res"),
+            "unknown scenario 'mid2res'; did you mean 'mid2rest'",
+        ),
+        (("train", "--model", "tiny_models:colour_only"), "cannot take the images of 'emoji'"),
+        (("train", "--model", "tiny_models:seven_classes"), "expected [1, 36]"),
+        (("train", "--model", "tiny_models:nothing"), "no callable 'nothing'"),
+        ((*TRAIN, "--lr", "nan"), "learning rate must be positive"),
+        ((*TRAIN, "--optimizer", "adm"), "did you mean 'adam'"),
+        ((*TRAIN, "--device", "gpu"), "device 'gpu' cannot be used here"),
+        ((*TRAIN, "--option", "pause"), "must be written name=value"),
+        ((*TRAIN, "--option", "break=1"), "'break'"),
+        ((*TRAIN, "--track", "wandb"), "unknown tracker 'wandb'"),
+        ((*TRAIN, "--results", "/proc/runs"), "cannot use the results directory '/proc/runs'"),
+        ((*SWEEP, "--seeds", "some"), "--seeds must be numbers"),
+        ((*SWEEP, "--seeds", "0"), "--seeds must be a number of at least 1"),
+        ((*SWEEP, "--lr", "0.1,x"), "--lr must be numbers"),
+        ((*SWEEP, "--lr", "0.1", "--select-lr"), "either give learning rates or let them"),
+        ((*SWEEP, "--on", "slrum"), "unknown engine 'slrum'; did you mean 'slurm'"),
+        (("sweep", "nowhere.toml"), "nowhere.toml"),
+        (("status",), "there is no results directory 'runs'"),
+        (("collect", "--out", "runs.xls"), "must end in .csv or .parquet"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_code_2(
+    run: Run, arguments: tuple[str, ...], message: str
+) -> None:
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert message in err.replace("\n", " ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in out + err
+    assert not Path("runs").exists()
+
+
+def test_a_record_of_a_newer_version_is_left_alone(run: Run) -> None:
+    run(*TRAIN)
+    (path,) = Path("runs/done").glob("*/record.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    for command in (TRAIN, ("collect", "--out", "runs.csv"), (*SWEEP, "--seeds", "1")):
+        code, _, err = run(*command)
+        assert code == 2
+        assert "pip install --upgrade equiscale" in err
+    assert path.exists()
+    assert not Path("runs.csv").exists()
+
+
+def test_a_corrupt_record_is_reported_and_can_be_made_anew(run: Run) -> None:
+    run(*TRAIN)
+    run(*TRAIN, "--seed", "2")
+    store = RunStore("runs")
+    bad = store.run_ids(RunState.DONE)[0]
+    (store.directory(bad) / "arrays.npz").write_bytes(b"")
+    code, out, err = run("collect", "--out", "runs.csv")
+    assert code == 2
+    assert "checksum of arrays.npz does not match" in err
+    assert f"quarantine/{bad}.1" in err.replace("\n", "")
+    assert "1 runs" in out
+    assert "quarantined: runs/quarantine" in run("status")[1]
+    assert run("collect", "--out", "runs.csv")[0] == 0
+    assert run(*TRAIN)[0] == run(*TRAIN, "--seed", "2")[0] == 0
+    assert len(store.run_ids(RunState.DONE)) == 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_and_go_on(tmp_path: Path, emoji_file: Path) -> None:
+    command = [sys.executable, "-m", "equiscale", "train", "--model", "tiny_models:TinyNet"]
+    command += ["--data", str(emoji_file), "--epochs", "40", "--patience", "40"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(TINY)])}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("epoch 2/"):
+            break
+    process.send_signal(signal.SIGINT)
+    rest = process.stderr.read()
+    assert process.wait(20) == 130
+    process.stderr.close()
+    assert "stopped; the same command goes on" in rest
+    assert "Traceback" not in rest
+    store = RunStore(tmp_path / "runs")
+    assert len(store.run_ids(RunState.MISSING)) == 1

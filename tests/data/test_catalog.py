@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from equiscale.core.errors import DatasetNotFoundError, UnknownNameError
+from equiscale.data.catalog import CARDS, dataset_path, locate_dataset
+from equiscale.data.schema import METADATA_KEYS
+
+
+@pytest.mark.parametrize("name", list(CARDS))
+def test_every_card_is_complete(name: str) -> None:
+    card = CARDS[name]
+    assert card.name == name
+    assert len(card.class_names) in (0, card.num_classes)
+    assert len(set(card.class_names)) == len(card.class_names)
+    assert card.channels in (1, 3)
+    assert card.build_hint.startswith(name)
+    assert all((card.title, card.description, card.license, card.source, card.citation))
+    assert set(card.metadata()) == set(METADATA_KEYS)
+
+
+def test_the_four_published_ones() -> None:
+    published = [name for name in CARDS if CARDS[name].published]
+    assert published == ["emoji", "mnist", "trafficsign", "aerial"]
+
+
+def test_cache_directory_is_the_users_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EQUISCALE_DATA", str(tmp_path))
+    assert dataset_path("emoji") == tmp_path / "emoji.npz"
+    monkeypatch.delenv("EQUISCALE_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert dataset_path("emoji").name == "emoji.npz"
+    assert dataset_path("emoji").parent.name == "equiscale"
+
+
+def test_missing_dataset_names_both_ways(tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFoundError) as caught:
+        locate_dataset("emoji", tmp_path, download=False)
+    message = str(caught.value)
+    assert "`equiscale data download emoji` or `equiscale data build emoji`" in message
+    assert str(tmp_path) in message
+
+
+def test_unpublished_dataset_names_its_build(tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFoundError, match="run `equiscale data build fashion --source"):
+        locate_dataset("fashion", tmp_path)
+
+
+def test_unknown_name_lists_near_matches_and_own_files(tmp_path: Path) -> None:
+    (tmp_path / "mine.npz").touch()
+    with pytest.raises(UnknownNameError, match=r"did you mean 'emoji'.*signs, mine"):
+        locate_dataset("emojis", tmp_path)
+
+
+def test_missing_path(tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFoundError, match="give a file"):
+        locate_dataset(str(tmp_path / "absent.npz"))

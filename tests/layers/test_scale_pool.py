@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from equiscale.core.errors import OptionError, ShapeError
+from equiscale.layers import GlobalMaxPool, ScalePool, scale_pool
+from equiscale.layers.scale_pool import POOL_MODES, PoolMode
+
+
+def pool_by_loops(stack: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
+    """The definition, one element at a time."""
+    N, C, _, H, W = stack.shape
+    values = np.empty((N, C, H, W))
+    indices = np.empty((N, C, H, W) if mode == "pixel" else (N, C), dtype=int)
+    for n in range(N):
+        for c in range(C):
+            own = stack[n, c]
+            if mode == "pixel":
+                for y in range(H):
+                    for x in range(W):
+                        indices[n, c, y, x] = np.argmax(own[:, y, x])
+                        values[n, c, y, x] = own[indices[n, c, y, x], y, x]
+            else:
+                score = own.max((1, 2)) if mode == "slice" else own.sum((1, 2))
+                indices[n, c] = np.argmax(score)
+                values[n, c] = own[indices[n, c]]
+    return values, indices
+
+
+@pytest.mark.parametrize("mode", POOL_MODES)
+def test_equals_loops(mode: PoolMode) -> None:
+    stack = torch.randn(2, 3, 5, 4, 6, dtype=torch.float64)
+    values, indices = scale_pool(stack, mode, return_indices=True)
+    expected_values, expected_indices = pool_by_loops(stack.numpy(), mode)
+    np.testing.assert_array_equal(values.numpy(), expected_values)
+    np.testing.assert_array_equal(indices.numpy(), expected_indices)
+    assert indices.dtype == torch.int64
+    torch.testing.assert_close(ScalePool(mode)(stack), values)
+
+
+@pytest.mark.parametrize("mode", POOL_MODES)
+def test_first_index_wins_a_tie(mode: PoolMode) -> None:
+    _, indices = scale_pool(torch.ones(1, 2, 4, 3, 3), mode, return_indices=True)
+    assert (indices == 0).all()
+
+
+def test_nan_propagates_as_in_max() -> None:
+    stack = torch.zeros(1, 1, 3, 2, 2)
+    stack[0, 0, 1, 0, 0] = torch.nan
+    values, indices = scale_pool(stack, "pixel", return_indices=True)
+    assert values[0, 0, 0, 0].isnan()
+    assert indices[0, 0, 0, 0] == 1
+    assert not values[0, 0, 1, 1].isnan()
+    _, chosen = scale_pool(stack, "slice", return_indices=True)
+    assert chosen.item() == 1
+
+
+@pytest.mark.parametrize("mode", POOL_MODES)
+def test_gradient(mode: PoolMode) -> None:
+    stack = torch.randn(1, 2, 3, 3, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s: scale_pool(s, mode), (stack,))
+
+
+def test_wrong_input_is_named() -> None:
+    with pytest.raises(ShapeError, match=r"\[N, C, S, H, W\].*\[2, 3, 4, 5\]"):
+        scale_pool(torch.zeros(2, 3, 4, 5), "pixel")
+    with pytest.raises(ShapeError, match="S at least 1"):
+        scale_pool(torch.zeros(2, 3, 0, 5, 5), "pixel")
+    with pytest.raises(OptionError, match="did you mean 'pixel'"):
+        ScalePool("pixle")  # type: ignore[arg-type]
+
+
+def test_module_returns_indices_and_shows_itself() -> None:
+    pool = ScalePool("slice", return_indices=True)
+    values, indices = pool(torch.randn(2, 3, 4, 5, 5))
+    assert values.shape == (2, 3, 5, 5)
+    assert indices.shape == (2, 3)
+    assert repr(pool) == "ScalePool('slice', return_indices=True)"
+
+
+def test_global_max_pool_sends_the_gradient_to_one_element() -> None:
+    x = torch.zeros(2, 3, 4, 5, requires_grad=True)
+    GlobalMaxPool()(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.count_nonzero() == 6
+    with pytest.raises(ShapeError, match="more axes"):
+        GlobalMaxPool()(torch.zeros(2, 3))

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from equiscale.results.claim import (
+    ClaimLostError,
+    Owner,
+    is_alive,
+    read_owner,
+    read_progress,
+    try_claim,
+)
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from equiscale.results.claim import try_claim
+claim = try_claim(Path(sys.argv[1]))
+print("claimed" if claim else "refused", flush=True)
+time.sleep(60)
+"""
+
+
+def start_holder(directory: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "claimed\n"
+    return process
+
+
+def test_a_living_claim_is_respected_and_a_killed_one_taken_over(tmp_path: Path) -> None:
+    holder = start_holder(tmp_path)
+    try:
+        assert try_claim(tmp_path) is None
+        owner = read_owner(tmp_path)
+        assert owner is not None
+        assert owner.pid == holder.pid
+    finally:
+        holder.kill()
+    holder.wait()
+    assert holder.stdout is not None
+    holder.stdout.close()
+    claim = try_claim(tmp_path)
+    assert claim is not None
+    assert claim.number == 2
+
+
+def test_of_many_at_once_exactly_one_wins(tmp_path: Path) -> None:
+    for round_number in range(20):
+        directory = tmp_path / str(round_number)
+        with ThreadPoolExecutor(8) as pool:
+            claims = list(pool.map(lambda _: try_claim(directory), range(8)))  # noqa: B023
+        assert sum(claim is not None for claim in claims) == 1
+
+
+def test_of_many_that_take_over_a_dead_claim_exactly_one_wins(tmp_path: Path) -> None:
+    for round_number in range(20):
+        directory = tmp_path / str(round_number)
+        first = try_claim(directory)
+        assert first is not None
+        first.release()
+        with ThreadPoolExecutor(8) as pool:
+            claims = list(pool.map(lambda _: try_claim(directory), range(8)))  # noqa: B023
+        assert [claim.number for claim in claims if claim] == [2]
+
+
+def elsewhere(directory: Path) -> None:
+    """Make the claim look as if a process of another machine had it."""
+    path = directory / "claim-1"
+    touched = path.stat().st_mtime
+    path.write_text(json.dumps({**json.loads(path.read_text()), "machine": "other", "pid": 1}))
+    os.utime(path, (touched, touched))
+
+
+def test_a_silent_claim_of_another_machine_ends_with_its_lease(tmp_path: Path) -> None:
+    claim = try_claim(tmp_path)
+    assert claim is not None
+    elsewhere(tmp_path)
+    assert is_alive(tmp_path, lease_seconds=60)
+    past = time.time() - 61
+    os.utime(tmp_path / "claim-1", (past, past))
+    assert not is_alive(tmp_path, lease_seconds=60)
+    assert try_claim(tmp_path, lease_seconds=60) is not None
+
+
+def test_a_beating_claim_of_another_machine_lives_on(tmp_path: Path) -> None:
+    claim = try_claim(tmp_path, lease_seconds=1.2)
+    assert claim is not None
+    elsewhere(tmp_path)
+    claim.report(epoch=3)
+    with claim.kept_alive():
+        for _ in range(8):
+            time.sleep(0.2)
+            assert try_claim(tmp_path, lease_seconds=1.2) is None
+    assert read_progress(tmp_path) == {"epoch": 3}
+
+
+def test_one_who_slept_too_long_is_told(tmp_path: Path) -> None:
+    sleeper = try_claim(tmp_path, lease_seconds=60)
+    assert sleeper is not None
+    elsewhere(tmp_path)
+    past = time.time() - 61
+    os.utime(tmp_path / "claim-1", (past, past))
+    assert try_claim(tmp_path, lease_seconds=60) is not None
+    with pytest.raises(ClaimLostError, match="taken over"):
+        sleeper.check()
+
+
+def test_an_incomplete_claim_counts_until_its_lease_ends(tmp_path: Path) -> None:
+    """A power cut may leave an empty file: nobody may be shut out for ever."""
+    (tmp_path / "claim-1").touch()
+    assert try_claim(tmp_path, lease_seconds=60) is None
+    past = time.time() - 61
+    os.utime(tmp_path / "claim-1", (past, past))
+    assert try_claim(tmp_path, lease_seconds=60) is not None
+
+
+def test_a_process_number_used_again_is_not_the_owner() -> None:
+    owner = Owner.current()
+    assert not owner.is_dead
+    if owner.started:
+        assert Owner(owner.machine, owner.host, owner.pid, "0").is_dead

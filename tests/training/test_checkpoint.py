@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from equiscale.results.key import TrainingProtocol
+from equiscale.training.checkpoint import Checkpointer, load_checkpoint, save_checkpoint
+from equiscale.training.loop import InterruptedRunError, LabelledImages, Progress, Trainer
+
+Blobs = tuple[LabelledImages, LabelledImages]
+
+
+def make_trainer(model: nn.Module, optimizer: str = "adam") -> Trainer:
+    protocol = TrainingProtocol(
+        max_epochs=6,
+        patience=6,
+        reshuffle=True,
+        augmentation="shift",
+        optimizer=optimizer,  # type: ignore[arg-type]
+    )
+    return Trainer(copy.deepcopy(model), protocol, 1e-2, seed=3)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("stop_after", [1, 3, 5])
+def test_a_run_that_goes_on_equals_one_never_stopped(
+    model: nn.Module, blobs: Blobs, tmp_path: Path, optimizer: str, stop_after: int
+) -> None:
+    whole = make_trainer(model, optimizer)
+    expected = whole.train(*blobs)
+
+    first = make_trainer(model, optimizer)
+    checkpointer = Checkpointer(tmp_path / "c.safetensors", every_seconds=0)
+
+    def save(progress: Progress) -> None:
+        if progress.epoch <= stop_after:
+            checkpointer.save_if_due(first)
+
+    with pytest.raises(InterruptedRunError):
+        first.train(*blobs, save, should_stop=lambda: len(first.history) >= stop_after)
+    second = make_trainer(model, optimizer)
+    assert Checkpointer(tmp_path / "c.safetensors").restore(second)
+    assert len(second.history) == stop_after
+    weights = second.train(*blobs)
+    assert second.history == whole.history
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def test_saving_again_gives_the_same_file(model: nn.Module, blobs: Blobs, tmp_path: Path) -> None:
+    trainer = make_trainer(model)
+    trainer.train(*blobs)
+    save_checkpoint(trainer, tmp_path / "a")
+    again = make_trainer(model)
+    load_checkpoint(again, tmp_path / "a")
+    save_checkpoint(again, tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["empty", "truncated", "other model"])
+def test_an_unusable_checkpoint_means_starting_over(
+    model: nn.Module, blobs: Blobs, tmp_path: Path, damage: str
+) -> None:
+    trainer, path = make_trainer(model), tmp_path / "c"
+    trainer.run_epoch(*blobs)
+    save_checkpoint(trainer, path)
+    data = path.read_bytes()
+    if damage != "other model":
+        path.write_bytes(b"" if damage == "empty" else data[: len(data) // 2])
+    fresh = make_trainer(nn.Linear(3, 3) if damage == "other model" else model)
+    before = copy.deepcopy(fresh.model.state_dict())
+    assert not Checkpointer(path).restore(fresh)
+    assert len(fresh.history) == 0
+    assert all(torch.equal(before[name], t) for name, t in fresh.model.state_dict().items())
+
+
+def test_saving_waits_until_it_is_due(model: nn.Module, blobs: Blobs, tmp_path: Path) -> None:
+    trainer = make_trainer(model)
+    trainer.run_epoch(*blobs)
+    assert not Checkpointer(tmp_path / "c", every_seconds=1000).save_if_due(trainer)
+    assert not (tmp_path / "c").exists()

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from equiscale.results.key import TrainingProtocol
+from equiscale.results.record import History
+from equiscale.training.loop import (
+    DivergedError,
+    EpochTimings,
+    InterruptedRunError,
+    LabelledImages,
+    Progress,
+    Trainer,
+    copy_weights,
+    measure_accuracy,
+)
+
+Blobs = tuple[LabelledImages, LabelledImages]
+
+
+def test_equals_the_textbook_loop(model: nn.Module, blobs: Blobs) -> None:
+    """Adam on batches of the set shuffled once by RandomState(42), written out."""
+    model.body[3].p = 0.0  # type: ignore[index, union-attr]
+    plain = copy.deepcopy(model)
+    train_set, valid_set = blobs
+    trainer = Trainer(model, TrainingProtocol(max_epochs=3), 1e-2, seed=1)
+    trainer.train(train_set, valid_set)
+
+    order = np.random.RandomState(42).permutation(70)
+    optimizer = torch.optim.Adam(plain.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(3):
+        total = 0.0
+        for start in range(0, 70, 16):
+            index = order[start : start + 16]
+            loss = F.cross_entropy(plain(train_set.images[index]), train_set.labels[index])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(index)
+        losses.append(total / 70)
+    assert trainer.history.train_loss == pytest.approx(losses, rel=1e-6)
+
+
+def test_learns_and_returns_the_first_best_weights(model: nn.Module, blobs: Blobs) -> None:
+    snapshots = []
+    trainer = Trainer(model, TrainingProtocol(max_epochs=30, patience=4), 1e-2, seed=1)
+    best = trainer.train(*blobs, on_epoch=lambda _: snapshots.append(copy_weights(model)))
+    history = trainer.history
+    assert history.best_valid_accuracy > 0.9
+    expected = snapshots[history.best_epoch - 1]
+    assert all(torch.equal(best[name], expected[name]) for name in expected)
+    assert measure_accuracy(model, blobs[1]) == history.best_valid_accuracy
+
+
+def test_stops_after_patience_without_strict_improvement(model: nn.Module, blobs: Blobs) -> None:
+    trainer = Trainer(model, TrainingProtocol(max_epochs=50, patience=3), 1e-2, seed=1)
+    trainer.train(*blobs)
+    history = trainer.history
+    assert len(history) == min(50, history.best_epoch + 3)
+    running_best = np.maximum.accumulate(history.valid_accuracy)
+    improved = [1, *(n for n, (a, b) in enumerate(pairwise(running_best), 2) if b > a)]
+    assert all(later - earlier <= 3 for earlier, later in pairwise(improved))
+
+
+def test_progress_counts_down() -> None:
+    history = History((1.0,) * 5, (0.1, 0.5, 0.5, 0.2, 0.1))
+    timings = EpochTimings((1.0,) * 5, (2.0,) * 5)
+    assert Progress(history, timings, max_epochs=200, patience=10).epochs_left == 7
+    assert Progress(history, timings, max_epochs=6, patience=10).epochs_left == 1
+    assert Progress(history, timings, max_epochs=200, patience=3).epochs_left == 0
+    assert Progress(history, timings, max_epochs=200, patience=10).seconds_left == 14.0
+
+
+@pytest.mark.parametrize("augmentation", ["none", "rescale", "shift"])
+@pytest.mark.parametrize("reshuffle", [False, True])
+def test_same_seed_same_run_whatever_the_global_generator(
+    model: nn.Module, blobs: Blobs, augmentation: str, reshuffle: bool
+) -> None:
+    protocol = TrainingProtocol(max_epochs=2, reshuffle=reshuffle, augmentation=augmentation)  # type: ignore[arg-type]
+    histories: list[History] = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(len(histories))
+        before = torch.random.get_rng_state()
+        trainer = Trainer(copy.deepcopy(model), protocol, 1e-2, seed)
+        trainer.train(*blobs)
+        assert torch.equal(torch.random.get_rng_state(), before)
+        histories.append(trainer.history)
+    assert histories[0] == histories[1]
+    assert histories[0] != histories[2]
+
+
+def test_every_difference_from_the_protocol_has_an_effect(model: nn.Module, blobs: Blobs) -> None:
+    changes = [
+        {},
+        {"batch_size": 8},
+        {"optimizer": "sgd"},
+        {"optimizer": "adamw"},
+        {"reshuffle": True},
+        {"augmentation": "rescale"},
+        {"augmentation": "shift"},
+    ]
+    losses = set()
+    for change in changes:
+        protocol = TrainingProtocol(max_epochs=2, **change)  # type: ignore[arg-type]
+        trainer = Trainer(copy.deepcopy(model), protocol, 1e-2, seed=1)
+        trainer.train(*blobs)
+        losses.add(trainer.history.train_loss)
+    assert len(losses) == len(changes)
+
+
+def test_divergence_is_an_error(model: nn.Module, blobs: Blobs) -> None:
+    train_set, valid_set = blobs
+    train_set.images[3] = float("inf")
+    with pytest.raises(DivergedError, match=r"diverged in epoch 1.* smaller learning rate"):
+        Trainer(model, TrainingProtocol(), 1e-2, seed=1).train(train_set, valid_set)
+
+
+def test_a_request_to_stop_is_heard_within_a_step(model: nn.Module, blobs: Blobs) -> None:
+    answers = iter([False] * 7 + [True])
+    trainer = Trainer(model, TrainingProtocol(), 1e-2, seed=1)
+    with pytest.raises(InterruptedRunError, match="epoch 2"):
+        trainer.train(*blobs, should_stop=lambda: next(answers))
+    assert len(trainer.history) == 1
