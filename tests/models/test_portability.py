@@ -70,22 +70,42 @@ def test_compiled_in_one_graph(name: str) -> None:
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore")  # of the exporter, about its own parts
-def test_exported_and_in_onnx_with_a_free_batch_size(name: str, tmp_path: Path) -> None:
+def onnx_logits(program: torch.export.ExportedProgram, x: Tensor, path: Path) -> Tensor:
+    """Return what the ONNX runtime makes of an exported model."""
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    model, x = build(name)
-    larger = torch.cat([x, x.flip(3)])
-    expected = model(larger)
-    batch = torch.export.Dim("batch")
-    program = torch.export.export(model.eval(), (x,), dynamic_shapes=({0: batch},))
-    torch.testing.assert_close(program.module()(larger), expected, rtol=0, atol=1e-5)
     onnx_program = torch.onnx.export(program, (), dynamo=True, verbose=False)
     assert onnx_program is not None
-    onnx_program.save(tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    (logits,) = session.run(None, {session.get_inputs()[0].name: larger.numpy()})
-    torch.testing.assert_close(torch.from_numpy(logits), expected.detach(), rtol=0, atol=1e-4)
+    onnx_program.save(path)
+    session = onnxruntime.InferenceSession(path)
+    (logits,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    return torch.from_numpy(logits)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the exporter, about its own parts
+def test_exported_and_in_onnx_with_a_free_batch_size(name: str, tmp_path: Path) -> None:
+    model, x = build(name)
+    larger = torch.cat([x, x.flip(3)])
+    expected = model(larger).detach()
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(model.eval(), (x,), dynamic_shapes=({0: batch},))
+    torch.testing.assert_close(program.module()(larger).detach(), expected, rtol=0, atol=1e-5)
+    found = onnx_logits(program, larger, tmp_path / "model.onnx")
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.xfail(
+    strict=False,
+    reason="kernels are resampled by an interpolation inside the graph, and the runtime's bicubic "
+    "one differs by 0.004 here; resampling in closed form agrees to 1e-7",
+)
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_with_large_kernels(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = create_model("conv3d", in_channels=1, num_classes=5, method="direct").eval()
+    x = torch.rand(2, 1, 21, 21, generator=torch.Generator().manual_seed(1))
+    found = onnx_logits(torch.export.export(model, (x,)), x, tmp_path / "model.onnx")
+    torch.testing.assert_close(found, model(x).detach(), rtol=0, atol=1e-4)
 
 
 def test_bfloat16_autocast(name: str) -> None:
@@ -98,9 +118,8 @@ def test_bfloat16_autocast(name: str) -> None:
         assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("name", [n for n in list_models() if "method" in model_card(n).options])
 def test_methods_agree(name: str) -> None:
-    if "method" not in model_card(name).options:
-        pytest.skip(f"{name} has one method")
     (fast, x), (direct, _) = build(name, "auto"), build(name, "direct")
     torch.testing.assert_close(fast(x), direct(x), rtol=0, atol=1e-5)
 

@@ -178,9 +178,9 @@ def _from_metadata(
         spec = ModelSpec(
             fields["name"], fields["in_channels"], fields["num_classes"], fields["options"]
         )
-        names = None if fields["class_names"] is None else tuple(fields["class_names"])
+        names = _checked_names(fields["class_names"], spec)
         return Checkpoint(spec, names, dict(fields["derived"]), weights)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise FileContentError(f"{path} does not describe its model ({error!r})") from error
 
 
@@ -214,7 +214,7 @@ def _build(checkpoint: Checkpoint, path: str | Path) -> nn.Module:
                 num_classes=spec.num_classes,
                 **spec.options,
             )
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, RuntimeError, MemoryError) as error:
         raise FileContentError(f"the model in {path} cannot be built: {error}") from error
 
 

@@ -56,8 +56,9 @@ class SpatialTransformNet(Classifier):
         image_size: int | Sequence[int] = 64,
     ) -> None:
         check_positive(in_channels=in_channels, num_classes=num_classes, kernel_size=kernel_size)
-        height, width = _height_and_width(image_size)
-        super().__init__(in_channels, num_classes, minimum_size=max(4, 2 * kernel_size - 1))
+        smallest = max(4, 2 * kernel_size - 1)
+        height, width = _height_and_width(image_size, smallest)
+        super().__init__(in_channels, num_classes, minimum_size=smallest)
         self.image_size = (height, width)
         self.localisation = nn.Sequential(
             nn.Conv2d(in_channels, 16, 3, padding=1),
@@ -95,7 +96,7 @@ class SpatialTransformNet(Classifier):
         return {"transform": transformed, "stage1": first, "stage2": F.relu(self.conv2(first))}
 
 
-def _height_and_width(image_size: int | Sequence[int]) -> tuple[int, int]:
+def _height_and_width(image_size: int | Sequence[int], smallest: int) -> tuple[int, int]:
     sizes = [image_size] * 2 if isinstance(image_size, int) else image_size
     check_numbers("image_size", sizes)
     if len(sizes) != 2:
@@ -103,6 +104,8 @@ def _height_and_width(image_size: int | Sequence[int]) -> tuple[int, int]:
     height, width = sizes
     check_positive(image_size=height)
     check_positive(image_size=width)
+    if min(height, width) < smallest:
+        raise OptionError(f"image_size must be at least {smallest}, got {image_size!r}")
     return height, width
 
 
