@@ -19,6 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.command("models")(models.models)
+app.add_typer(basis.app, name="basis")
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
 app.command("status")(results.status)
@@ -38,10 +40,6 @@ def equiscale(
     ),
 ) -> None:
     """Scale-equivariant networks and the STIR benchmark."""
-
-
-app.command("models")(models.models)
-app.add_typer(basis.app, name="basis")
 
 
 def main() -> None:
