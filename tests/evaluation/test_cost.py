@@ -43,7 +43,8 @@ def test_the_fast_layer_executes_a_fraction() -> None:
     assert 0 < fast.executed < fast.by_formula
     direct = SConv2d(2, 3, 7, pool="pixel", method="direct")
     slow = count_operations(direct, in_channels=2, image_size=32)
-    assert slow.executed == slow.by_formula == fast.by_formula
+    assert slow.by_formula == fast.by_formula
+    assert slow.by_formula <= slow.executed < 1.2 * slow.by_formula  # kernels are resampled too
 
 
 def test_the_model_is_left_without_hooks() -> None:

@@ -198,6 +198,7 @@ def test_a_served_page_follows_the_runs(
             browser.get(serving.url)
             assert "no finished run" in _text(browser, "body")
             write_records(records[:1], tmp_path)
+            browser.get("about:blank")
             _open(browser, f"{serving.url}#scenario=mid2rest")
             assert "1 run" in _text(browser, ".top")
             write_records(records[1:], tmp_path)

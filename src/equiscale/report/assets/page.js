@@ -468,12 +468,10 @@ function setTheme(theme) {
 }
 
 function watchServer() {
-  let version = null;
   setInterval(async () => {
     try {
       const answer = await (await fetch("version", { cache: "no-store" })).text();
-      if (version !== null && answer !== version) location.reload();
-      version = answer;
+      if (answer !== document.body.dataset.version) location.reload();
     } catch { /* the server is gone; what is shown stays */ }
   }, 2000);
 }
@@ -491,7 +489,7 @@ async function start() {
   addEventListener("hashchange", () => { readState(); drawAll(); });
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; drawAll(); } });
-  if (document.body.dataset.live === "true") watchServer();
+  if (document.body.dataset.version) watchServer();
   document.body.dataset.ready = "true";
 }
 start();
