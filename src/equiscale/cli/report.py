@@ -25,6 +25,8 @@ RunsSource = Annotated[
     ),
 ]
 DEFAULT_PORT = 8765
+COMPARISON_WIDTH = 140
+"""Columns that a line of `compare` needs; a narrower terminal wraps it."""
 
 
 def report(
@@ -84,9 +86,8 @@ def compare(
 
         with atomic_write(out) as file:
             file.write(compared.drop("missing").write_csv().encode())
-    console = Console()
-    table = _comparison_table(compared.to_dicts())
-    console.print(table, width=max(console.width, console.measure(table).maximum), crop=False)
+    console = Console(width=max(Console().width, COMPARISON_WIDTH))
+    console.print(_comparison_table(compared.to_dicts()))
     _print_remarks(console, compared.to_dicts(), len(cells))
     console.print(f"Published: {CITATION}", highlight=False, soft_wrap=True)
 
