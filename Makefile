@@ -37,5 +37,13 @@ types: $(READY) ## check types
 contracts: $(READY) ## check which room imports which
 	$(BIN)/lint-imports
 
+bench: $(READY) ## measure the layer's speed and memory (half an hour)
+	$(BIN)/python benchmarks/layer.py
+	$(BIN)/python benchmarks/layer_docs.py
+
+docs: $(READY) ## build the documentation into site/, warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
+	@echo "Look at site/index.html"
+
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

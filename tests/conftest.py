@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -62,3 +64,23 @@ def small_file(small_arrays: StirArrays, tmp_path_factory: pytest.TempPathFactor
     path = tmp_path_factory.mktemp("small") / "noise.npz"
     write_arrays(path, small_arrays)
     return path
+
+
+@pytest.fixture
+def mount_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a real file system of a given size ("64k"); skips where that is not allowed."""
+    mount = tmp_path / "disk"
+
+    def create(size: str) -> Path:
+        mount.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(mount)]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            mount.rmdir()
+            pytest.skip("mounting a small file system is not allowed here")
+        return mount
+
+    yield create
+    if mount.exists():
+        subprocess.run(["umount", str(mount)], check=True)

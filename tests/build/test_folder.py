@@ -205,6 +205,7 @@ def test_rounding_beyond_the_border_is_forgiven(coco: Path) -> None:
         (lambda content: content["annotations"][0].pop("bbox"), "broken COCO data"),
         (lambda content: content["annotations"][0].update(bbox=[1, 2]), "broken COCO data"),
         (lambda content: content["annotations"][0].update(image_id=77), "broken COCO data"),
+        (lambda content: content["categories"].append({"id": "a", "name": "b"}), "broken COCO"),
         (lambda content: content["images"][0].update(file_name="no.png"), r"no picture no\.png"),
     ],
 )

@@ -155,6 +155,7 @@ def test_sweep_from_a_file(run: Run) -> None:
         ((*SWEEP, "--lr", "0.1,x"), "--lr must be numbers"),
         ((*SWEEP, "--lr", "0.1", "--select-lr"), "either give learning rates or let them"),
         ((*SWEEP, "--on", "slrum"), "unknown engine 'slrum'; did you mean 'slurm'"),
+        ((*SWEEP, "--engine-option", "minutes=3"), "--engine-option is for ray and slurm"),
         (("sweep", "nowhere.toml"), "nowhere.toml"),
         (("status",), "there is no results directory 'runs'"),
         (("collect", "--out", "runs.xls"), "must end in .csv or .parquet"),

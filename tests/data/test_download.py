@@ -69,7 +69,7 @@ def record(small_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record
     record = Record(small_file.read_bytes())
     handler = type("RecordHandler", (Handler,), {"record": record})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     record.url = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("EQUISCALE_RECORD", f"{record.url}/record")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equiscale.core.errors import DatasetFormatError, EquiscaleError, StorageError
+from equiscale.core.errors import DatasetFormatError, StorageError
 from equiscale.data.schema import (
     KEYS,
     METADATA_KEYS,
@@ -91,6 +91,11 @@ def test_content_hash_sees_a_pixel_and_a_class_name(small_arrays: StirArrays) ->
     assert replace(small_arrays, images=images).content_hash != small_arrays.content_hash
     renamed = replace(small_arrays, class_names=("cat", "cow"))
     assert renamed.content_hash != small_arrays.content_hash
+
+
+def test_arrays_are_checked_before_they_are_written(small_arrays: StirArrays) -> None:
+    with pytest.raises(DatasetFormatError, match="arrays in memory: found class names that repeat"):
+        replace(small_arrays, class_names=("cat", "cat"))
 
 
 def test_writing_twice_gives_the_same_bytes(tmp_path: Path, small_arrays: StirArrays) -> None:
@@ -229,8 +234,11 @@ def test_target_is_checked_first(tmp_path: Path) -> None:
     check_target(there, force=True)
     with pytest.raises(StorageError, match="--force"):
         check_target(there, force=False)
+    (tmp_path / "folder.npz").mkdir()
     with pytest.raises(StorageError, match="is a directory"):
-        check_target(tmp_path, force=True)
+        check_target(tmp_path / "folder.npz", force=True)
+    with pytest.raises(StorageError, match=r"ends in \.npz"):
+        check_target(tmp_path / "a.npy", force=True)
     with pytest.raises(StorageError, match="cannot write"):
         check_target(there / "below" / "a.npz", force=False)
     check_target(tmp_path / "new" / "a.npz", force=False)
@@ -258,7 +266,7 @@ def test_mutated_files_raise_only_our_errors(
         content[place % len(content)] = value
     path = tmp_path_factory.getbasetemp() / "mutated.npz"
     path.write_bytes(content[:length])
-    with contextlib.suppress(EquiscaleError):
+    with contextlib.suppress(DatasetFormatError):
         assert read_arrays(path, max_bytes=1 << 20).images.shape == (3, 48, 1, 1, 64, 64)
 
 
@@ -277,5 +285,5 @@ def test_strange_headers_raise_only_our_errors(
     with zipfile.ZipFile(path, "w") as archive:
         for key in KEYS:
             archive.writestr(f"{key}.npy", header)
-    with pytest.raises(EquiscaleError):
+    with pytest.raises(DatasetFormatError):
         read_arrays(path)

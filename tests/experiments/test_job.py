@@ -7,12 +7,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import pytest
-import safetensors.torch
 import torch
 
 from equiscale import load_dataset
@@ -27,6 +26,7 @@ from equiscale.experiments.job import (
     run_job,
 )
 from equiscale.experiments.measurements import MEASUREMENTS
+from equiscale.models.checkpoint import load_model
 from equiscale.results.errors import StoreError
 from equiscale.results.key import RunKey, TrainingProtocol
 from equiscale.results.record import Measurement, RunRecord
@@ -67,11 +67,10 @@ def test_weights_of_the_record_give_its_predictions(
     make_key: MakeKey, make_settings: MakeSettings
 ) -> None:
     record = run(make_key(), make_settings())
-    assert record.weights is not None
+    directory = RunStore(make_settings().results).directory(record.key.run_id)
+    model = load_model(directory / "weights.safetensors", allow_import=True)
     dataset = load_run_dataset(record.key, make_settings().sources)
-    model = build_run_model(record.key, dataset)
-    model.load_state_dict(safetensors.torch.load(record.weights))
-    model.eval()
+    assert model.class_names == dataset.class_names
     with torch.inference_mode():
         predicted = model(dataset.select("test").images[:64]).argmax(1)
     assert predicted.tolist() == record.predictions.predicted[:64].tolist()
@@ -85,7 +84,6 @@ def test_same_key_same_record(
     torch.manual_seed(2)
     again = run(make_key(), make_settings(results=str(tmp_path / "again")))
     assert again.science_hash == first.science_hash
-    assert again.weights == first.weights
     other = run(make_key(seed=2), make_settings())
     assert other.science_hash != first.science_hash
 
@@ -113,7 +111,7 @@ def test_killed_at_many_random_moments_and_still_the_identical_record(
         started = time.monotonic()
         zygote.start(key, dataclasses.replace(settings, results=str(tmp_path / "whole")))
         assert zygote.wait() == 0
-        longest = (time.monotonic() - started) / 3
+        longest = (time.monotonic() - started) / 6
         whole = RunStore(tmp_path / "whole").load(key.run_id)
         store = RunStore(settings.results)
         while store.state(key.run_id) is not RunState.DONE:
@@ -123,7 +121,6 @@ def test_killed_at_many_random_moments_and_still_the_identical_record(
             longest *= 1.1
         record = store.load(key.run_id)
         assert record.science_hash == whole.science_hash
-        assert record.weights == whole.weights
         assert not store.quarantined()
     assert kills >= 6
 
@@ -139,6 +136,19 @@ def test_a_run_goes_on_from_its_checkpoint(make_key: MakeKey, make_settings: Mak
     run_job(key, store, settings, Watcher(lambda p: epochs.append(p.epoch)))
     assert epochs == [1, 2, 3, 4]
     assert store.load(key.run_id).timings["sessions"] == 2
+
+
+def test_a_closed_pipe_of_the_display_is_not_a_failure_of_the_run(
+    make_key: MakeKey, make_settings: MakeSettings
+) -> None:
+    def fail(_: object) -> None:
+        raise BrokenPipeError
+
+    settings = make_settings()
+    store = RunStore(settings.results)
+    with pytest.raises(InterruptedRunError, match="could not be shown"):
+        run_job(make_key(), store, settings, Watcher(on_epoch=fail))
+    assert store.state(make_key().run_id) is RunState.MISSING
 
 
 def test_one_run_is_never_computed_by_two(
@@ -189,6 +199,15 @@ def test_measurements_land_in_the_record(
     assert {name: m.values for name, m in record.measurements.items()} == {"weights": {"seed": 7}}
 
 
+def test_a_measurement_that_cannot_be_stored_is_a_failure_of_the_run(
+    make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MEASUREMENTS, "_entries", {})
+    MEASUREMENTS.add("odd", lambda model, dataset, key: Measurement({"x": float("nan")}))
+    settings = make_settings()
+    assert run_job(make_key(), RunStore(settings.results), settings) is RunState.FAILED
+
+
 def test_another_dataset_of_the_same_name_is_refused(
     make_key: MakeKey, make_settings: MakeSettings
 ) -> None:
@@ -205,25 +224,17 @@ def test_models_that_cannot_take_the_dataset(make_key: MakeKey, emoji_file: Path
         check_model(make_key(model="tiny_models:colour_only"), dataset)
     with pytest.raises(ModelDataError, match=r"returns \[1, 7\] .* 36 classes: expected \[1, 36\]"):
         check_model(make_key(model="tiny_models:seven_classes"), dataset)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 160 KB."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(mount)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("mounting a small file system is not allowed here")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
+    with pytest.raises(ModelDataError, match="no parameters that could be trained"):
+        check_model(make_key(model="torch.nn:Identity"), dataset)
 
 
 def test_a_full_disk_stops_the_run_but_is_not_its_fault(
-    make_key: MakeKey, make_settings: MakeSettings, small_disk: Path, tmp_path: Path
+    make_key: MakeKey,
+    make_settings: MakeSettings,
+    mount_disk: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
+    small_disk = mount_disk("160k")
     settings = make_settings(results=str(small_disk / "runs"))
     store, key = RunStore(settings.results), make_key()
     ballast = small_disk / "ballast"

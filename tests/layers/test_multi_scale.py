@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from equiscale.core.errors import OptionError, ShapeError
-from equiscale.layers.multi_scale import KanazawaConv2d, XuConv2d, first_maximum, xu_kernel
+from equiscale.layers.multi_scale import (
+    KanazawaConv2d,
+    XuConv2d,
+    corner_aligned_matrix,
+    first_maximum,
+    xu_kernel,
+)
 
 
 def xu_reference(x: Tensor, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -105,6 +113,22 @@ def test_kanazawa_equals_the_straightforward_formulation(
     x = torch.randn(2, 2, *size, dtype=torch.float64, requires_grad=True)
     reference = kanazawa_reference(x, layer.weight, layer.bias, exponents)
     assert_same_with_gradients(layer(x), reference, [x, layer.weight, layer.bias])
+
+
+@pytest.mark.parametrize("exponent", [-2, -1, 1, 4])
+def test_kanazawa_computes_only_the_responses_that_survive(exponent: int) -> None:
+    """Shrunken inputs are convolved at their own size, not on the canvas."""
+    layer = KanazawaConv2d(1, 1, 7, [exponent])
+    before, behind = layer._axis_matrices(58, 1.26**exponent, layer.weight)
+    assert before.shape[0] - 6 == behind.shape[1]
+    assert behind.shape[1] <= (math.ceil(52 * 1.26**exponent) + 1 if exponent < 0 else 52)
+
+
+@pytest.mark.parametrize("new_size", [1, 3, 7, 20])
+def test_corner_aligned_matrix_is_torchs(new_size: int) -> None:
+    x = torch.randn(1, 1, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = F.interpolate(x, new_size, mode="linear", align_corners=True)
+    torch.testing.assert_close(x @ corner_aligned_matrix(7, new_size).T, expected)
 
 
 def test_kanazawa_indices_name_the_exponent() -> None:

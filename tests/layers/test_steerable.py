@@ -129,6 +129,11 @@ def test_bad_scales_are_named(scales: tuple[float, ...]) -> None:
         hermite_basis(scales=scales)
 
 
+def test_more_functions_than_pixels_are_named() -> None:
+    with pytest.raises(OptionError, match="kernel_size must be at most 7"):
+        hermite_basis(kernel_size=9)
+
+
 def test_wrong_shapes_are_named() -> None:
     basis = hermite_basis(scales=HERMITE_SCALES[:2])
     with pytest.raises(ShapeError, match=r"expected \[N, 3, H, W\], got \[1, 2, 20, 20\]"):

@@ -162,6 +162,10 @@ def test_truncated_and_foreign_files(saved: Path) -> None:
         (("standard", 1, 3, {"depth": 3}), "cannot be built: unknown option"),
         (("standard", 1, "3", {}), "cannot be built: num_classes must be an integer"),
         (("standard", 1, 3, {"kernel_size": [7]}), "cannot be built: kernel_size must be"),
+        (("standard", 1, 3, {"in_channels": 2}), "cannot be built"),
+        (("standard", 1, 3, []), "cannot be built"),
+        (("standard", 10**12, 3, {}), "cannot be built"),
+        ((["standard"], 1, 3, {}), "cannot be built: a model's name must be a text"),
     ],
 )
 def test_bad_descriptions_are_named(

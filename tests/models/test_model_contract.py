@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -25,6 +26,10 @@ PAPER_PARAMETERS = {
     "energy_pool": 27_108,
     "conv3d": 177_636,
 }
+
+
+NO_CHOICE = ("standard", "spatial_transform", "ensemble", "hermite", "disco", "conv3d")
+"""Models without a pooling over scale."""
 
 
 def build(name: str, image_size: tuple[int, int] = (16, 17), **arguments: int) -> Classifier:
@@ -142,7 +147,8 @@ def test_samples_do_not_see_each_other(name: str) -> None:
 def test_scale_indices_match_the_stages(name: str) -> None:
     model = build(name)
     if not isinstance(model, PoolsOverScale):
-        pytest.skip(f"{name} does not pool over scale")
+        assert name in NO_CHOICE
+        return
     x = images_for(model)
     indices, stages = model.scale_indices(x), build(name).stages(x)
     assert set(indices) <= set(stages)
@@ -176,11 +182,31 @@ def test_unknown_option_lists_near_matches(name: str) -> None:
         create_model(name, in_channels=1, num_classes=5, **{f"{option}x": 7})
 
 
+def test_bytes_are_named(name: str) -> None:
+    with pytest.raises(ShapeError, match=r"floating point, 0 to 1, got torch\.uint8"):
+        build(name)(torch.zeros(1, 1, 64, 64, dtype=torch.uint8))
+
+
+def test_copies_gradients_of_images_and_memory_formats(name: str) -> None:
+    """A deep copy in double precision gives the input gradient of the channels-last model."""
+    model = build(name, in_channels=2)
+    images = images_for(model)
+    double = copy.deepcopy(model).double()
+    found = []
+    for net, x in (
+        (model, images.to(memory_format=torch.channels_last)),
+        (double, images.double()),
+    ):
+        x.requires_grad_()
+        (gradient,) = torch.autograd.grad(net(x).square().sum(), x)
+        found.append(gradient.double())
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("kernel_size", [0, -3, 7.0, True, "7"])
 def test_bad_kernel_size_is_named(name: str, kernel_size: object) -> None:
-    if "kernel_size" not in model_card(name).options:
-        pytest.skip(f"the kernel size of {name} follows from its basis")
-    with pytest.raises(OptionError, match="kernel_size must be an integer of at least 1"):
+    message = "unknown option" if name == "disco" else "must be an integer of at least 1"
+    with pytest.raises(OptionError, match=message):
         create_model(name, in_channels=1, num_classes=5, kernel_size=kernel_size)
 
 

@@ -98,6 +98,7 @@ def test_model_named_by_where_it_is(own_module: str) -> None:
         ("own_models:number", UnknownNameError, "no callable 'number'"),
         ("own_models:", UnknownNameError, "no callable ''"),
         (":Tiny", UnknownNameError, "cannot be imported"),
+        (".own_models:Tiny", UnknownNameError, "cannot be imported"),
         ("no_such_module:Tiny", UnknownNameError, "'no_such_module' cannot be imported"),
         ("broken_models:Tiny", UnknownNameError, "a_package_that_is_missing"),
         ("own_models:too_narrow", OptionError, "accepts in_channels and num_classes"),

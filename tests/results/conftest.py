@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from equiscale.core.spec import OBJECT_SIZES, Scenario
 from equiscale.results.key import RunKey
@@ -47,7 +48,7 @@ def make_record(make_key: MakeKey) -> MakeRecord:
             },
             timings={"epoch_seconds": [2.0, 1.0, 1.5], "run_seconds": 5.0},
             environment={"torch": "2.0", "device": "cpu"},
-            weights=b"not really weights",
+            weights=safetensors.numpy.save({"w": np.ones(3, np.float32)}),
         )
 
     return make

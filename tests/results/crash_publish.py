@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
 
 from equiscale.core.spec import OBJECT_SIZES, Scenario
 from equiscale.results.key import RunKey
@@ -28,7 +29,7 @@ def make_record() -> RunRecord:
         key=RunKey("standard", "emoji", "ab" * 32, Scenario.ALL_TO_ALL, 1),
         history=History((1.0,), (0.5,)),
         predictions=Predictions(labels, labels, sizes),
-        weights=b"weights",
+        weights=safetensors.numpy.save({"w": np.ones(3, np.float32)}),
     )
 
 

@@ -93,6 +93,13 @@ def test_a_silent_claim_of_another_machine_ends_with_its_lease(tmp_path: Path) -
     assert try_claim(tmp_path, lease_seconds=60) is not None
 
 
+def test_a_living_process_of_this_machine_keeps_its_claim_after_a_sleep(tmp_path: Path) -> None:
+    assert try_claim(tmp_path, lease_seconds=60) is not None
+    past = time.time() - 3600
+    os.utime(tmp_path / "claim-1", (past, past))
+    assert try_claim(tmp_path, lease_seconds=60) is None
+
+
 def test_a_beating_claim_of_another_machine_lives_on(tmp_path: Path) -> None:
     claim = try_claim(tmp_path, lease_seconds=1.2)
     assert claim is not None

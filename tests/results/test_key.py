@@ -68,6 +68,7 @@ def test_a_tuple_option_is_the_same_key_as_a_list(make_key: MakeKey) -> None:
         ({"learning_rate": "1e-3"}, "must be a number"),
         ({"seed": -1}, "seed must be a whole number"),
         ({"seed": 1.5}, "seed must be a whole number"),
+        ({"seed": 2**63}, "seed must be a whole number"),
     ],
 )
 def test_impossible_keys(make_key: MakeKey, change: dict[str, object], message: str) -> None:

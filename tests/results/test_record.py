@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from equiscale.results.errors import CorruptRecordError, NewerRecordError
 from equiscale.results.key import RunKey
@@ -98,3 +99,17 @@ def test_no_pickle_goes_in_or_comes_out(make_record: MakeRecord) -> None:
     for data in record.to_files().values():
         with pytest.raises((pickle.UnpicklingError, EOFError, KeyError, ValueError)):
             pickle.loads(data)
+
+
+def test_the_order_of_metadata_in_the_weights_is_not_science(make_record: MakeRecord) -> None:
+    """safetensors writes it in an order that changes from call to call."""
+    weights = {"w": np.ones(3, np.float32)}
+    packed = [
+        safetensors.numpy.save(weights, metadata={str(n): "x" for n in range(8)}) for _ in range(20)
+    ]
+    assert len(set(packed)) > 1
+    record = make_record()
+    hashes = {dataclasses.replace(record, weights=data).science_hash for data in packed}
+    assert len(hashes) == 1
+    other = safetensors.numpy.save({"w": np.zeros(3, np.float32)}, metadata={"1": "x"})
+    assert dataclasses.replace(record, weights=other).science_hash not in hashes

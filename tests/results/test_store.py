@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -119,24 +119,10 @@ def test_killed_at_every_file_operation(tmp_path: Path) -> None:
     assert failed > 8
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 64 KB."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("mounting a small file system is not allowed here")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
-
-
 def test_a_full_disk_costs_nothing_that_is_finished(
-    make_record: MakeRecord, small_disk: Path
+    make_record: MakeRecord, mount_disk: Callable[[str], Path]
 ) -> None:
-    store = RunStore(small_disk / "runs")
+    store = RunStore(mount_disk("64k") / "runs")
     finished: list[str] = []
 
     def fill() -> None:

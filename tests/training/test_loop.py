@@ -42,7 +42,7 @@ def test_equals_the_textbook_loop(model: nn.Module, blobs: Blobs) -> None:
             index = order[start : start + 16]
             loss = F.cross_entropy(plain(train_set.images[index]), train_set.labels[index])
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             total += loss.item() * len(index)
         losses.append(total / 70)

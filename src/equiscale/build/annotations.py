@@ -104,8 +104,8 @@ def _read_coco(source: Path) -> tuple[list[str], list[_Mark]]:
     """Each annotation that is not a crowd is an object."""
     files = _coco_files(source)
     if len(files) != 1:
-        names = ", ".join(path.name for path in files) or "none"
-        raise SourceError(source, f"the JSON files {names}", "one file with all the boxes")
+        found = ", ".join(path.name for path in files) or "none"
+        raise SourceError(source, f"the JSON files {found}", "one file with all the boxes")
     content = read_json(files[0])
     try:
         classes = {entry["id"]: str(entry["name"]) for entry in content["categories"]}
@@ -121,13 +121,14 @@ def _read_coco(source: Path) -> tuple[list[str], list[_Mark]]:
             for entry in content["annotations"]
             if not entry.get("iscrowd")
         ]
+        names = [classes[key] for key in sorted(classes)]
     except SourceError:
         raise
     except _MALFORMED as error:
         raise SourceError(
             files[0], f"broken COCO data ({error!r})", "images, annotations and categories"
         ) from error
-    return [classes[key] for key in sorted(classes)], marks
+    return names, marks
 
 
 def _find_picture(source: Path, name: str, origin: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,9 +107,10 @@ def download(
     from equiscale.data.catalog import CARDS
     from equiscale.data.download import download_dataset
 
+    progress = sys.stderr.isatty()
     names = [key for key in CARDS if CARDS[key].published] if name == "all" else [name]
     for each in names:
-        typer.echo(download_dataset(each, force=force, progress=True))
+        typer.echo(download_dataset(each, force=force, progress=progress))
 
 
 @app.command()
@@ -294,7 +297,8 @@ def _building(name: str, out: Path | None, workers: int | None, force: bool) -> 
     path = out or dataset_path(name)
     check_target(path, force)
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    hidden = not console.is_terminal
+    with _terminated_cleanly(), Progress(console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(f"building {name}", total=None)
         yield _Job(
             path,
@@ -304,10 +308,21 @@ def _building(name: str, out: Path | None, workers: int | None, force: bool) -> 
     typer.echo(path)
 
 
+@contextmanager
+def _terminated_cleanly() -> Iterator[None]:
+    """Let a request to terminate end a build as Ctrl-C does, with nothing left behind."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _add_own_datasets(table: Table) -> None:
     """Add the files in the cache directory that the catalog does not know."""
     from equiscale.core.files import cache_directory
-    from equiscale.data.catalog import CARDS, SUFFIX
+    from equiscale.data.catalog import CARDS
+    from equiscale.data.schema import SUFFIX
 
     for path in sorted(cache_directory().glob(f"*{SUFFIX}")):
         if path.stem not in CARDS:

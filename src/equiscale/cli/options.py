@@ -37,24 +37,24 @@ Track = Annotated[str, typer.Option(help="Live curves: tensorboard, mlflow, or b
 Weights = Annotated[bool, typer.Option(help="Keep the best weights in the record.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try failed runs again.")]
 BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="[default: 16]", rich_help_panel=TRAINING)
+    int | None, typer.Option(min=1, help="Images per step (default: 16).", rich_help_panel=TRAINING)
 ]
 Epochs = Annotated[
-    int | None, typer.Option(min=1, help="At most. [default: 200]", rich_help_panel=TRAINING)
+    int | None, typer.Option(min=1, help="At most. (default: 200)", rich_help_panel=TRAINING)
 ]
 Patience = Annotated[
     int | None,
-    typer.Option(min=1, help="Epochs without improvement. [default: 10]", rich_help_panel=TRAINING),
+    typer.Option(min=1, help="Epochs without improvement. (default: 10)", rich_help_panel=TRAINING),
 ]
 Optimizer = Annotated[
-    str | None, typer.Option(help="adam, adamw, sgd. [default: adam]", rich_help_panel=TRAINING)
+    str | None, typer.Option(help="adam, adamw, sgd. (default: adam)", rich_help_panel=TRAINING)
 ]
 Reshuffle = Annotated[
     bool, typer.Option("--reshuffle", help="Shuffle before each epoch.", rich_help_panel=TRAINING)
 ]
 Augmentation = Annotated[
     str | None,
-    typer.Option(help="none, rescale, shift. [default: none]", rich_help_panel=TRAINING),
+    typer.Option(help="none, rescale, shift. (default: none)", rich_help_panel=TRAINING),
 ]
 
 
@@ -116,7 +116,7 @@ def format_seconds(seconds: float) -> str:
 
     Example:
         >>> format_seconds(5), format_seconds(3700), format_seconds(400000)
-        ('5 s', '1 h 2 min', '4 d 15 h')
+        ('5 s', '1 h 1 min', '4 d 15 h')
     """
     whole = round(seconds)
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,7 +49,7 @@ def sweep(
         typer.Option(help="A number n (seeds 1…n), or a list.", rich_help_panel=GRID),
     ] = "5",
     lr: Annotated[
-        str, typer.Option(help="Learning rates with commas. [default: 1e-3]", rich_help_panel=GRID)
+        str, typer.Option(help="Learning rates with commas. (default: 1e-3)", rich_help_panel=GRID)
     ] = "",
     select_lr: Annotated[
         bool,
@@ -70,7 +71,7 @@ def sweep(
         int | None,
         typer.Option(
             min=1,
-            help="Processes on this machine. [default: one per core, or --per-gpu per GPU]",
+            help="Processes on this machine. (default: one per core, or --per-gpu per GPU)",
             rich_help_panel=options.MACHINE,
         ),
     ] = None,
@@ -164,19 +165,29 @@ def _create_launcher(given: Mapping[str, Any]) -> Launcher:
     engine, extra = given["on"], options.parse_assignments(given["engine_option"])
     if engine not in ENGINES:
         raise OptionError(unknown_name_message("engine", engine, ENGINES))
+    if engine == "local":
+        return _create_local_launcher(given, extra)
+    launcher: Any
     if engine == "ray":
-        from equiscale.experiments.launch_ray import RayLauncher
+        from equiscale.experiments.launch_ray import RayLauncher as launcher  # noqa: N813
+    else:
+        from equiscale.experiments.launch_slurm import SlurmLauncher as launcher  # noqa: N813
+    known = [item.name for item in dataclasses.fields(launcher)]
+    for name in extra:
+        if name not in known:
+            raise OptionError(unknown_name_message(f"option of {engine}:", name, known))
+    created: Launcher = launcher(
+        **{"threads": given["threads"] or 1, "per_gpu": given["per_gpu"], **extra}
+    )
+    return created
 
-        return RayLauncher(threads=given["threads"] or 1, per_gpu=given["per_gpu"], **extra)
-    if engine == "slurm":
-        from equiscale.experiments.launch_slurm import SlurmLauncher
 
-        return SlurmLauncher(threads=given["threads"] or 1, per_gpu=given["per_gpu"], **extra)
+def _create_local_launcher(given: Mapping[str, Any], extra: Mapping[str, Any]) -> Launcher:
     from equiscale.experiments.environment import count_gpus
     from equiscale.experiments.launch import LocalLauncher
 
     if extra:
-        raise OptionError(f"the local engine has no options, got {', '.join(extra)}")
+        raise OptionError(f"--engine-option is for ray and slurm, got {', '.join(extra)}")
     gpus = count_gpus(given["device"])
     return LocalLauncher(given["workers"], given["threads"], gpus, given["per_gpu"])
 
@@ -205,7 +216,7 @@ def _summarize(status: SweepStatus) -> str:
     from equiscale.results.store import RunState
 
     counts = ", ".join(f"{status.count(state)} {state.value}" for state in RunState)
-    later = status.plan.undecided
+    later = len(status.plan.undecided)
     return f"{len(status.plan.keys)} runs: {counts}" + (
         f"; {later} more when their learning rates are chosen" if later else ""
     )

@@ -104,8 +104,13 @@ def _run(key: RunKey, store: RunStore, settings: JobSettings) -> None:
 
 def _progress_lines(console: Console, line: Status) -> Callable[[Progress], None]:
     """Return what shows an epoch: a changing line on a terminal, one line each elsewhere."""
+    resumed = True
 
     def show(progress: Progress) -> None:
+        nonlocal resumed
+        if resumed and progress.epoch > 1:
+            console.print(f"went on from the checkpoint after epoch {progress.epoch - 1}")
+        resumed = False
         text = _describe(progress)
         if console.is_terminal:
             line.update(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from numbers import Real
 
@@ -16,11 +17,11 @@ def check_positive(**sizes: int) -> None:
 
 
 def check_numbers(name: str, values: object) -> None:
-    """Raise `OptionError` unless the option is a list, tuple or range of numbers, not empty.
+    """Raise `OptionError` unless the option is a list, tuple or range of finite numbers, not empty.
 
     Example:
         >>> check_numbers("scales", (1.0, 2.0))
     """
     numbers = list(values) if isinstance(values, Iterable) else []
-    if not numbers or not all(isinstance(number, Real) for number in numbers):
+    if not numbers or not all(isinstance(n, Real) and math.isfinite(n) for n in numbers):
         raise OptionError(f"{name} must be a list of numbers, got {values!r}")

@@ -9,8 +9,8 @@ from pathlib import Path
 from equiscale.core.errors import DatasetNotFoundError, UnknownNameError
 from equiscale.core.files import CACHE_VARIABLE, cache_directory
 from equiscale.core.registry import Registry, unknown_name_message
+from equiscale.data.schema import SUFFIX
 
-SUFFIX = ".npz"
 _STIR = (
     "T. R. Altstidl et al., Just a Matter of Scale? Reevaluating Scale Equivariance in "
     "Convolutional Neural Networks, arXiv 2211.10288, 2022"

@@ -18,6 +18,7 @@ RECORD_PAGE = f"https://zenodo.org/records/{RECORD_ID}"
 RECORD_URL = f"https://zenodo.org/api/records/{RECORD_ID}"
 TIMEOUT_SECONDS = 30.0
 RETRIES = 3
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ def download_dataset(
 
 def _fetch(path: Path, force: bool, progress: bool, retries: int, timeout: float) -> Path:
     import pooch
+    from tqdm import tqdm
 
+    pooch.get_logger().setLevel("WARNING")  # it would announce each file on stderr
     record = _find_file(_read_record(retries, timeout), path.name)
     if path.exists() and not force and not _is_published(path, record):
         raise DownloadError(
@@ -86,10 +89,28 @@ def _fetch(path: Path, force: bool, progress: bool, retries: int, timeout: float
         urls={record.name: record.url},
         retry_if_failed=retries,
     )
-    downloader = pooch.HTTPDownloader(
-        progressbar=progress, headers=_identification(), timeout=timeout
-    )
-    return Path(keeper.fetch(record.name, downloader=downloader))
+    with tqdm(desc=path.name, unit="B", unit_scale=True, disable=not progress) as bar:
+        return Path(keeper.fetch(record.name, downloader=_Transfer(timeout, bar)))
+
+
+class _Transfer:
+    """Transfers one file, as pooch asks for it; each attempt starts anew."""
+
+    def __init__(self, timeout: float, bar: Any) -> None:  # noqa: ANN401 - tqdm is untyped
+        self.timeout = timeout
+        self.bar = bar
+
+    def __call__(self, url: str, output_file: str, keeper: object) -> None:
+        import requests
+
+        headers = _identification()
+        with requests.get(url, headers=headers, timeout=self.timeout, stream=True) as response:
+            response.raise_for_status()
+            self.bar.reset(total=int(response.headers.get("Content-Length", 0)) or None)
+            with Path(output_file).open("wb") as file:
+                for chunk in response.iter_content(_CHUNK):
+                    file.write(chunk)
+                    self.bar.update(len(chunk))
 
 
 def _identification() -> dict[str, str]:

@@ -35,6 +35,7 @@ from equiscale.core.errors import DatasetFormatError, StorageError
 from equiscale.core.files import atomic_write, canonical_json
 from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
 
+SUFFIX = ".npz"
 METADATA_KEYS = ("title", "description", "author", "license", "version", "date")
 KEYS = ("imgs", "lbls", "scls", "psts", "metadata", "lbldata")
 MAX_BYTES = 8 << 30
@@ -52,6 +53,7 @@ _UNREADABLE = (
     lzma.LZMAError,
     struct.error,
     EOFError,
+    OSError,  # a place outside the file
     LookupError,
     ValueError,
     OverflowError,
@@ -86,8 +88,9 @@ class StirArrays:
     path: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_shapes(self._headers(), self.path)
-        _check_values(self)
+        origin = self.path or "arrays in memory"
+        _check_shapes(self._headers(), origin)
+        _check_values(self, origin)
 
     @classmethod
     def assemble(
@@ -174,7 +177,7 @@ def read_arrays(path: Path, max_bytes: int = MAX_BYTES) -> StirArrays:
         StorageError: The file cannot be opened.
     """
     path = Path(path)
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with _opened(path) as file, _reading(path), zipfile.ZipFile(file) as archive:
         headers = _read_headers(archive, path)
         _check_declared_size(headers, path, max_bytes)
         if headers["lbls"].shape[3:] == ():  # early files of one instance lack that axis
@@ -203,6 +206,8 @@ def check_target(path: Path, force: bool) -> None:
     Raises:
         StorageError: It exists and `force` is false, or its directory cannot be written.
     """
+    if path.suffix != SUFFIX:
+        raise StorageError(f"{path}: give a file name that ends in {SUFFIX}")
     if path.is_dir():
         raise StorageError(f"{path} is a directory; give the name of a file")
     if path.exists() and not force:
@@ -236,14 +241,19 @@ def write_arrays(path: Path, arrays: StirArrays) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except DatasetFormatError:
         raise
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     except _UNREADABLE as error:
         raise DatasetFormatError(
             path,
@@ -310,7 +320,7 @@ def _check_declared_size(headers: Mapping[str, _Header], path: Path, max_bytes: 
             )
 
 
-def _check_shapes(headers: Mapping[str, _Header], path: Path | None) -> None:
+def _check_shapes(headers: Mapping[str, _Header], path: Path | str) -> None:
     _check_dtypes(headers, path)
     images = headers["imgs"].shape
     colour = (3,) if len(images) == 7 else ()
@@ -334,7 +344,7 @@ def _grid(images: tuple[int, ...]) -> tuple[int, ...]:
     return (*_FIXED, *images[2:4])
 
 
-def _check_dtypes(headers: Mapping[str, _Header], path: Path | None) -> None:
+def _check_dtypes(headers: Mapping[str, _Header], path: Path | str) -> None:
     if headers["imgs"].dtype != np.uint8:
         raise DatasetFormatError(path, f"'imgs' of type {headers['imgs'].dtype}", "uint8")
     for key in ("lbls", "scls", "psts"):
@@ -345,8 +355,7 @@ def _check_dtypes(headers: Mapping[str, _Header], path: Path | None) -> None:
             raise DatasetFormatError(path, f"'{key}' of type {headers[key].dtype}", "text")
 
 
-def _check_values(arrays: StirArrays) -> None:
-    path = arrays.path
+def _check_values(arrays: StirArrays, path: Path | str) -> None:
     if not np.array_equal(arrays.labels, np.zeros_like(arrays.labels) + _class_axis(arrays)):
         found = f"labels {_range_text(arrays.labels)} out of order"
         expected = f"the class index 0…{arrays.num_classes - 1} along the third axis"

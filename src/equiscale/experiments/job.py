@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -12,12 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import nn
 
 from equiscale.core.errors import OptionError
-from equiscale.core.files import canonical_json
 from equiscale.core.spec import CANVAS, Split
 from equiscale.data.dataset import StirDataset, load_dataset
 from equiscale.evaluation.accuracy import device_of, evaluating, measure_predictions
@@ -25,6 +24,7 @@ from equiscale.experiments.environment import choose_device, describe_environmen
 from equiscale.experiments.measurements import collect_measurements
 from equiscale.experiments.tracking import Tracker, create_trackers
 from equiscale.models import create_model
+from equiscale.models.checkpoint import save_model
 from equiscale.results.claim import LEASE_SECONDS, Claim, ClaimLostError
 from equiscale.results.errors import StoreError
 from equiscale.results.key import RunKey
@@ -93,6 +93,13 @@ class Watcher:
     on_epoch: Callable[[Progress], None] = lambda progress: None
     should_stop: Callable[[], bool] = lambda: False
 
+    def show(self, progress: Progress) -> None:
+        """Call `on_epoch`; if that cannot go on, say a pipe was closed, the run has not failed."""
+        try:
+            self.on_epoch(progress)
+        except (Exception, SystemExit) as error:
+            raise InterruptedRunError(f"the progress could not be shown: {error!r}") from error
+
 
 def run_job(
     key: RunKey, store: RunStore, settings: JobSettings, watcher: Watcher | None = None
@@ -124,13 +131,14 @@ def _compute_or_fail(
 ) -> RunState:
     try:
         with _disk_problems_explained(store):
-            record = compute_record(key, claim, settings, watcher)
+            store.publish(compute_record(key, claim, settings, watcher), claim)
     except (ClaimLostError, InterruptedRunError, StoreError):
         raise
     except (Exception, SystemExit) as error:
+        if watcher.should_stop():  # whatever it is, it came from being stopped
+            raise InterruptedRunError("stopped") from error
         store.fail(_describe(key, error), claim)
         return RunState.FAILED
-    store.publish(record, claim)
     return RunState.DONE
 
 
@@ -152,9 +160,9 @@ def compute_record(key: RunKey, claim: Claim, settings: JobSettings, watcher: Wa
         def on_epoch(progress: Progress) -> None:
             _report(claim, progress)
             checkpointer.save_if_due(trainer)
-            watcher.on_epoch(progress)
             for tracker in trackers:
                 tracker.log_epoch(progress)
+            watcher.show(progress)
 
         _train(key, trainer, dataset, on_epoch, watcher.should_stop)
         record = _evaluate(key, trainer, dataset, settings)
@@ -192,6 +200,8 @@ def build_run_model(key: RunKey, dataset: StirDataset) -> nn.Module:
 def check_model(key: RunKey, dataset: StirDataset) -> None:
     """Raise `ModelDataError` unless the model of a run turns the dataset's images into logits."""
     model = build_run_model(key, dataset)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelDataError(f"model {key.model!r} has no parameters that could be trained")
     blank = torch.zeros(1, dataset.channels, CANVAS, CANVAS)
     expected = [1, dataset.num_classes]
     try:
@@ -209,13 +219,10 @@ def check_model(key: RunKey, dataset: StirDataset) -> None:
         )
 
 
-def pack_weights(model: nn.Module) -> bytes:
-    """Return a model's weights as the bytes of a safetensors file that says how to build it."""
-    tensors = {name: tensor.cpu().clone() for name, tensor in model.state_dict().items()}
-    spec = getattr(model, "spec", None)
-    # One entry: several would be written in an order that changes from call to call.
-    metadata = {"equiscale_model": canonical_json(asdict(spec))} if spec else None
-    return safetensors.torch.save(tensors, metadata=metadata)
+def pack_weights(model: nn.Module, dataset: StirDataset) -> bytes:
+    """Return the bytes of a model file, which `equiscale.load_model` reads."""
+    with tempfile.TemporaryDirectory() as directory:
+        return save_model(model, Path(directory) / "model", dataset.class_names).read_bytes()
 
 
 @lru_cache(maxsize=1)
@@ -254,7 +261,7 @@ def _evaluate(
         measurements=collect_measurements(trainer.model, dataset, key),
         timings={**epochs, "test_seconds": test_seconds},
         environment=describe_environment(device_of(trainer.model)),
-        weights=pack_weights(trainer.model) if settings.keep_weights else None,
+        weights=pack_weights(trainer.model, dataset) if settings.keep_weights else None,
     )
 
 

@@ -93,12 +93,13 @@ class Plan:
     Args:
         keys: Runs, the first seed of every cell before the second.
         chosen: Learning rate by cell (see `cell_name`), where it had to be chosen and is known.
-        undecided: Runs that exist as soon as their cell's learning rate is chosen.
+        undecided: Runs that follow when their cell's learning rate is chosen; the rate in these
+            keys is only a placeholder.
     """
 
     keys: tuple[RunKey, ...]
     chosen: Mapping[str, float] = field(default_factory=dict)
-    undecided: int = 0
+    undecided: tuple[RunKey, ...] = ()
 
 
 def cell_name(key: RunKey) -> str:
@@ -138,7 +139,7 @@ def plan_runs(sweep: Sweep, accuracies: Mapping[str, float]) -> Plan:
     return Plan(
         keys=_in_order([key for plan in plans for key in plan.keys]),
         chosen={cell: rate for plan in plans for cell, rate in plan.chosen.items()},
-        undecided=sum(plan.undecided for plan in plans),
+        undecided=tuple(key for plan in plans for key in plan.undecided),
     )
 
 
@@ -148,13 +149,13 @@ def _plan_cell(cell: RunKey, seeds: Sequence[int], accuracies: Mapping[str, floa
         for rate in TRIAL_LEARNING_RATES
     }
     keys = [key for trial in trials.values() for key in trial]
-    rest = seeds[TRIAL_SEEDS:]
+    rest = [replace(cell, seed=seed) for seed in seeds[TRIAL_SEEDS:]]
     if any(key.run_id not in accuracies for key in keys):
-        return Plan(tuple(keys), undecided=len(rest))
+        return Plan(tuple(keys), undecided=tuple(rest))
     rate = choose_learning_rate(
         {rate: [accuracies[key.run_id] for key in trial] for rate, trial in trials.items()}
     )
-    keys += [replace(cell, seed=seed, learning_rate=rate) for seed in rest]
+    keys += [replace(key, learning_rate=rate) for key in rest]
     return Plan(tuple(keys), chosen={cell_name(cell): rate})
 
 

@@ -129,7 +129,7 @@ def inspect_sweep(sweep: Sweep, store: RunStore) -> SweepStatus:
 def estimate_sweep(sweep: Sweep, status: SweepStatus, measured: MeasuredRuns) -> Estimate:
     """Return the work that is left, from all measured runs of the store."""
     objects = {data.content_hash: data.num_objects for data in sweep.datasets}
-    left = status.keys(RunState.MISSING, RunState.RUNNING)
+    left = [*status.keys(RunState.MISSING, RunState.RUNNING), *status.plan.undecided]
     return estimate_runs(left, measured.timings(), objects)
 
 

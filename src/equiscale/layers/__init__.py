@@ -1,7 +1,19 @@
 """Layers to drop into any network. Knows only torch and `equiscale.core`."""
 
 from equiscale.layers.global_pool import GlobalMaxPool
+from equiscale.layers.multi_scale import KanazawaConv2d, XuConv2d
 from equiscale.layers.scale_pool import ScalePool, scale_pool
 from equiscale.layers.scaled_conv import SConv2d, scaled_conv2d
+from equiscale.layers.steerable import SteerableConv2d, SteerableLift2d
 
-__all__ = ["GlobalMaxPool", "SConv2d", "ScalePool", "scale_pool", "scaled_conv2d"]
+__all__ = [
+    "GlobalMaxPool",
+    "KanazawaConv2d",
+    "SConv2d",
+    "ScalePool",
+    "SteerableConv2d",
+    "SteerableLift2d",
+    "XuConv2d",
+    "scale_pool",
+    "scaled_conv2d",
+]

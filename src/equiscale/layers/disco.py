@@ -281,6 +281,8 @@ def write_raw_basis(path: Path, basis: RawBasis) -> None:
 
 def load_raw_basis(path: str | Path | None = None) -> RawBasis:
     """Read a raw basis in float64; without a path, the one that comes with the package."""
+    if path is not None and not isinstance(path, (str, Path)):
+        raise OptionError(f"a basis must be given as the path of a file, got {path!r}")
     if path is not None:
         return _read_raw_basis(Path(path))
     with as_file(files("equiscale.layers") / "assets" / _ASSET) as asset:

@@ -87,12 +87,12 @@ def _conv_gradients_shapes(
 
 
 # An operator of its own, so that the compiler does not have to look into its choice.
-_LIBRARY = torch.library.Library("equiscale", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define(  # type: ignore[no-untyped-call]
+_LIBRARY = torch.library.Library("equiscale", "FRAGMENT")
+_LIBRARY.define(
     "conv_gradients(Tensor gradient, Tensor x, Tensor weight, int dilation, bool[] wanted)"
     " -> (Tensor, Tensor)"
 )
-_LIBRARY.impl("conv_gradients", _conv_gradients, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+_LIBRARY.impl("conv_gradients", _conv_gradients, "CompositeExplicitAutograd")
 torch.library.register_fake("equiscale::conv_gradients", _conv_gradients_shapes, lib=_LIBRARY)
 
 
@@ -101,13 +101,13 @@ def _dense_gradients(
 ) -> tuple[Tensor, Tensor]:
     dx, dw = x.new_empty(0), weight.new_empty(0)
     if wanted[0]:
-        dx = conv2d_input(x.shape, weight, gradient, dilation=dilation)  # type: ignore[no-untyped-call]
+        dx = conv2d_input(x.shape, weight, gradient, dilation=dilation)
     if wanted[1] and weight.shape[1] == 1:
         # A product with the unfolded image beats the library's routine for a single channel.
         patches = _patches(x, weight.shape[-1], dilation)[:, 0].flatten(3).flatten(0, 2)
         dw = (gradient.transpose(0, 1).flatten(1) @ patches).view_as(weight)
     elif wanted[1]:
-        dw = conv2d_weight(x, weight.shape, gradient, dilation=dilation)  # type: ignore[no-untyped-call]
+        dw = conv2d_weight(x, weight.shape, gradient, dilation=dilation)
     return dx, dw
 
 

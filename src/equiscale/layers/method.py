@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 from equiscale.layers.geometry import Geometry
+from equiscale.layers.spectral.cost import multiply_adds
 
 Method = Literal["auto", "direct", "spectral"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -21,8 +23,91 @@ def check_method(method: str) -> None:
         raise OptionError(unknown_name_message("method", method, METHODS))
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a method has to do for given shapes.
+
+    Attributes:
+        num_scales: Number of kernel sizes.
+        multiply_adds: Multiply-adds, in millions, those of inefficient operations counted more.
+        elements: Pixels of all maps that are written and pooled, in millions.
+    """
+
+    num_scales: int
+    multiply_adds: float
+    elements: float
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Milliseconds of a forward and backward pass, as `benchmarks/calibrate_auto.py` fits them."""
+
+    constant: float
+    per_scale: float
+    per_multiply_add: float
+    per_element: float
+
+    def estimate(self, work: Work) -> float:
+        return (
+            self.constant
+            + self.per_scale * work.num_scales
+            + self.per_multiply_add * work.multiply_adds
+            + self.per_element * work.elements
+        )
+
+
+_DIRECT = _Cost(constant=0.19, per_scale=0.57, per_multiply_add=0.077, per_element=13.1)
+_SPECTRAL = _Cost(constant=1.66, per_scale=0.99, per_multiply_add=0.078, per_element=49.1)
+
+# Convolutions with larger kernels than this run at a rate that falls with their size.
+_EFFICIENT_KERNEL_SIZE = 7
+
+
 def choose_method(x: Tensor, weight: Tensor, geometry: Geometry) -> Literal["direct", "spectral"]:
-    """Return the method that is estimated to be faster."""
+    """Return the method that is estimated to be faster for these shapes.
+
+    The estimate is linear in what each method has to do. Its constants were measured on one CPU
+    thread; between the two methods, only their quotients matter. Exported programs always use the
+    direct method, whose operations every runtime knows.
+    """
     if torch.compiler.is_exporting():
         return "direct"
-    return "spectral"
+    direct = _DIRECT.estimate(direct_work(x, weight, geometry))
+    spectral = _SPECTRAL.estimate(spectral_work(x, weight, geometry))
+    return "spectral" if spectral < direct else "direct"
+
+
+def direct_work(x: Tensor, weight: Tensor, geometry: Geometry) -> Work:
+    """One convolution per kernel size, and a stack of framed maps."""
+    down, across = geometry.stride
+    products = 0.0
+    for size in geometry.kernel_sizes:
+        height, width = _extents(geometry, size)
+        inefficiency = max(1.0, size / _EFFICIENT_KERNEL_SIZE)
+        products += inefficiency * size**2 * -(-height // down) * -(-width // across)
+    maps, num_scales = x.shape[0] * weight.shape[0], len(geometry.kernel_sizes)
+    height, width = geometry.output_size
+    return Work(
+        num_scales,
+        maps * weight.shape[1] * products / 1e6,
+        maps * num_scales * height * width / 1e6,
+    )
+
+
+def spectral_work(x: Tensor, weight: Tensor, geometry: Geometry) -> Work:
+    """Kernel spectra, products and inverse transforms, and the maps without their frames."""
+    reach = geometry.kernel_sizes[-1] // 2 if geometry.padding == "same" else 0
+    height, width = geometry.input_size
+    frequencies = (height + reach) // 2 + 1, (width + reach) // 2 + 1
+    extents = [_extents(geometry, size) for size in geometry.kernel_sizes]
+    products = multiply_adds(frequencies, extents, x.shape[0], weight.shape)
+    pixels = sum(height * width for height, width in extents)
+    maps = x.shape[0] * weight.shape[0]
+    return Work(len(extents), products / 1e6, maps * pixels / 1e6)
+
+
+def _extents(geometry: Geometry, kernel_size: int) -> tuple[int, int]:
+    """Height and width of a map at stride 1, without its frame of zeros."""
+    height, width = geometry.full_size
+    frame = 2 * geometry.margin(kernel_size)
+    return height - frame, width - frame

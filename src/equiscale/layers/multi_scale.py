@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_numbers
 from equiscale.layers.frugal_conv import frugal_conv2d
-from equiscale.layers.kernel_scaling import resampling_matrix
 
 XU_KERNEL_SIZES = (3, 5, 7, 9, 11)
 KANAZAWA_EXPONENTS = (-2, -1, 0, 1, 2, 3, 4)
 KANAZAWA_FACTOR = 1.26
+
+_NOWHERE = -2.0  # a position that no pixel is near to
 
 
 def corner_aligned_matrix(size: int, new_size: int) -> Tensor:
@@ -28,9 +29,19 @@ def corner_aligned_matrix(size: int, new_size: int) -> Tensor:
                 [0.5000, 0.5000],
                 [0.0000, 1.0000]], dtype=torch.float64)
     """
-    unit_vectors = torch.eye(size, dtype=torch.float64)[:, None]
-    resized = F.interpolate(unit_vectors, size=new_size, mode="linear", align_corners=True)
-    return resized[:, 0].T.contiguous()
+    step = _step(size, new_size)
+    return _linear_weights([row * step for row in range(new_size)], 0, size)
+
+
+def _linear_weights(positions: Sequence[float], first: int, stop: int) -> Tensor:
+    """Return `[len(positions), stop - first]`: bilinear weights of pixels first…stop − 1."""
+    pixels = torch.arange(first, stop, dtype=torch.float64)
+    distances = (torch.tensor(positions, dtype=torch.float64)[:, None] - pixels).abs()
+    return (1 - distances).clamp_min(0)
+
+
+def _step(size: int, new_size: int) -> float:
+    return (size - 1) / (new_size - 1) if new_size > 1 else 0.0
 
 
 def first_maximum(maps: Iterable[Tensor]) -> Tensor:
@@ -59,15 +70,17 @@ def xu_kernel(weight: Tensor, kernel_size: int) -> Tensor:
     if kernel_size == size:
         return weight
     smaller = kernel_size < size
-    matrix = (
-        corner_aligned_matrix(size, kernel_size)
-        if smaller
-        else resampling_matrix(size, kernel_size, "nearest")
-    ).to(weight)
+    matrix = (corner_aligned_matrix if smaller else _nearest_matrix)(size, kernel_size).to(weight)
     resized = matrix @ weight @ matrix.T
     norm = weight.abs().sum(dim=(2, 3), keepdim=True)
     resized_norm = resized.abs().sum(dim=(2, 3), keepdim=True)
     return resized * (norm / resized_norm.clamp_min(torch.finfo(weight.dtype).tiny))
+
+
+def _nearest_matrix(size: int, new_size: int) -> Tensor:
+    """Return the `[new_size, size]` matrix, in float64, of nearest resizing as torch does it."""
+    nearest = torch.arange(new_size) * size // new_size
+    return (nearest[:, None] == torch.arange(size)).double()
 
 
 class XuConv2d(nn.Module):
@@ -148,38 +161,67 @@ def _check_column_sizes(kernel_sizes: Sequence[int]) -> None:
 # --- Kanazawa et al. 2014 -------------------------------------------------------------------------
 
 
-def canvas_resizing_matrix(size: int, factor: float) -> Tensor:
-    """Return the `[size, size]` matrix, in float64, that resizes one axis on a fixed canvas.
+@dataclass(frozen=True)
+class CanvasResizing:
+    """Resizing one axis on a fixed canvas: bilinear with aligned corners, then crop or pad.
 
-    Bilinear with aligned corners to `⌊size · factor⌋`, then centrally cropped, or padded with
+    The axis becomes `⌊size · factor⌋` pixels long, which are centrally cropped, or padded with
     zeros (the odd pixel at the end), to the old size.
 
-    Example:
-        >>> canvas_resizing_matrix(4, 0.5)
-        tensor([[0., 0., 0., 0.],
-                [1., 0., 0., 0.],
-                [0., 0., 0., 1.],
-                [0., 0., 0., 0.]], dtype=torch.float64)
+    Attributes:
+        size: Pixels along the axis, before and after.
+        factor: Above 1 enlarges.
     """
-    new_size = math.floor(size * factor)
-    if new_size < 1:
-        raise ShapeError(
-            f"{size} pixels resized by {factor:.3g} leave none; enlarge the input or use larger "
-            f"exponents"
-        )
-    if new_size == size:
-        return torch.eye(size, dtype=torch.float64)
-    before = (size - new_size) // 2  # rounds down when cropping, too
-    return F.pad(
-        corner_aligned_matrix(size, new_size), (0, 0, before, size - new_size - before)
-    ).contiguous()
+
+    size: int
+    factor: float
+
+    def __post_init__(self) -> None:
+        if self.new_size < 1:
+            raise ShapeError(
+                f"{self.size} pixels resized by {self.factor:.3g} leave none; enlarge the input "
+                f"or use exponents nearer to 0"
+            )
+
+    @property
+    def new_size(self) -> int:
+        """Pixels before the crop or the padding."""
+        return math.floor(self.size * self.factor)
+
+    @property
+    def _before(self) -> int:
+        return (self.size - self.new_size) // 2  # rounds down when it is a crop, too
+
+    def used(self) -> tuple[int, int]:
+        """Return the first and the last old pixel that the result depends on."""
+        step = _step(self.size, self.new_size)
+        first, last = max(0, -self._before), min(self.new_size, self.size - self._before) - 1
+        return math.floor(first * step), min(math.ceil(last * step), self.size - 1)
+
+    def matrix(self, rows: slice = slice(None), columns: slice = slice(None)) -> Tensor:
+        """Return the `[size, size]` matrix, in float64, or some rows and columns of it.
+
+        Example:
+            >>> CanvasResizing(4, 0.5).matrix()
+            tensor([[0., 0., 0., 0.],
+                    [1., 0., 0., 0.],
+                    [0., 0., 0., 1.],
+                    [0., 0., 0., 0.]], dtype=torch.float64)
+        """
+        step, before = _step(self.size, self.new_size), self._before
+        positions = [
+            (row - before) * step if 0 <= row - before < self.new_size else _NOWHERE
+            for row in range(*rows.indices(self.size))
+        ]
+        first, stop, _ = columns.indices(self.size)
+        return _linear_weights(positions, first, stop)
 
 
 class KanazawaConv2d(nn.Module):
     """`[N, C, H, W] -> [N, O, H', W']`: one kernel on the input at several sizes, and the maximum.
 
     For every exponent e the input is resized by `factor^e` on its canvas (see
-    `canvas_resizing_matrix`), convolved (valid), the response is resized back by `factor^-e` on
+    `CanvasResizing`), convolved (valid), the response is resized back by `factor^-e` on
     its own canvas, and the maximum over e is taken. Resizing, cropping and padding are one matrix
     per axis, and only those responses are computed that survive the last crop.
 
@@ -235,16 +277,17 @@ class KanazawaConv2d(nn.Module):
                 yield self._response(x, self.factor**exponent)
 
     def _response(self, x: Tensor, factor: float) -> Tensor:
-        down, up = self._axis_matrices(x.shape[2], factor, x)
-        left, right = self._axis_matrices(x.shape[3], factor, x)
+        height, width = x.shape[2:]
+        down, up = self._axis_matrices(height, factor, x)
+        square = height == width
+        left, right = (down, up) if square else self._axis_matrices(width, factor, x)
         response = frugal_conv2d(down @ (x @ left.T), self.weight, self.bias)
         return up @ (response @ right.T)
 
     def _axis_matrices(self, size: int, factor: float, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the matrix before and the one behind the convolution, without unused responses."""
         kernel_size = self.weight.shape[-1]
-        behind = canvas_resizing_matrix(size - kernel_size + 1, 1 / factor)
-        used = behind.any(dim=0).nonzero().flatten().tolist()
-        first, last = used[0], used[-1]
-        before = canvas_resizing_matrix(size, factor)[first : last + kernel_size]
-        return before.to(like), behind[:, first : last + 1].to(like)
+        behind = CanvasResizing(size - kernel_size + 1, 1 / factor)
+        first, last = behind.used()
+        before = CanvasResizing(size, factor).matrix(rows=slice(first, last + kernel_size))
+        return before.to(like), behind.matrix(columns=slice(first, last + 1)).to(like)

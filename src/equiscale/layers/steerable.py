@@ -62,9 +62,14 @@ def hermite_basis(
     check_scales(scales)
     if support % 2 == 0:
         raise OptionError(f"support must be odd, so that kernels have a centre, got {support}")
+    sizes = [2 * (math.floor(support * sigma / scales[-1]) // 2) + 1 for sigma in scales]
+    if kernel_size > sizes[0]:
+        raise OptionError(
+            f"kernel_size must be at most {sizes[0]}, the side of the smallest kernel for "
+            f"support={support} and scales={list(scales)}, got {kernel_size}"
+        )
     maps = []
-    for sigma in scales:
-        size = 2 * (math.floor(support * sigma / scales[-1]) // 2) + 1
+    for sigma, size in zip(scales, sizes, strict=True):
         functions = hermite_functions(size, sigma, 1.5, kernel_size**2)
         maps.append(F.pad(functions, [(support - size) // 2] * 4))
     return normalised(torch.stack(maps, dim=1))

@@ -69,11 +69,16 @@ class Classifier(nn.Module, ABC):
         return self.classify(self.stages(x))
 
     def check_images(self, x: Tensor) -> None:
-        """Raise `ShapeError` unless the images have the right rank, channels and size."""
+        """Raise `ShapeError` unless the images have the right rank, channels, type and size."""
         if x.ndim != 4 or x.shape[1] != self.in_channels:
             raise ShapeError(
                 f"{type(self).__name__} needs images [N, {self.in_channels}, H, W], "
                 f"got {list(x.shape)}"
+            )
+        if not x.is_floating_point():
+            raise ShapeError(
+                f"{type(self).__name__} needs images in floating point, 0 to 1, got {x.dtype}; "
+                f"use x.float() / 255"
             )
         if min(x.shape[2], x.shape[3]) < self.minimum_size:
             raise ShapeError(
@@ -262,7 +267,7 @@ def _import_factory(name: str) -> Factory:
     module_name, _, attribute = name.partition(":")
     try:
         factory = importlib.import_module(module_name)
-    except (ImportError, ValueError) as error:
+    except (ImportError, TypeError, ValueError) as error:
         raise UnknownNameError(
             f"model {name!r}: the module {module_name!r} cannot be imported ({error}); "
             f"expected package.module:factory"

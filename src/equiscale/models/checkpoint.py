@@ -59,7 +59,10 @@ def save_model(
             f"register it, or name it as 'package.module:factory', and build it by that name"
         )
     names = class_names if class_names is not None else getattr(plain, "class_names", None)
-    weights = {key: value.detach().cpu().contiguous() for key, value in plain.state_dict().items()}
+    # Copies, because safetensors refuses tensors that share memory, as tied weights do.
+    weights = {
+        key: value.detach().cpu().clone().contiguous() for key, value in plain.state_dict().items()
+    }
     checkpoint = Checkpoint(spec, _checked_names(names, spec), _derived_norms(plain), weights)
     _check_finite(weights, "the model")
     with atomic_write(Path(path)) as file:
@@ -155,10 +158,10 @@ def _plain(value: object) -> object:
     """Return an option as JSON has it: lists for sequences, Python's own numbers, texts."""
     if isinstance(value, (list, tuple, range)):
         return [_plain(item) for item in value]
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        return int(value)
-    if isinstance(value, Real) and not isinstance(value, bool):
-        return float(value)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
     return str(value) if isinstance(value, Path) else value
 
 
@@ -175,9 +178,9 @@ def _from_metadata(
         spec = ModelSpec(
             fields["name"], fields["in_channels"], fields["num_classes"], fields["options"]
         )
-        names = None if fields["class_names"] is None else tuple(fields["class_names"])
+        names = _checked_names(fields["class_names"], spec)
         return Checkpoint(spec, names, dict(fields["derived"]), weights)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise FileContentError(f"{path} does not describe its model ({error!r})") from error
 
 
@@ -211,7 +214,7 @@ def _build(checkpoint: Checkpoint, path: str | Path) -> nn.Module:
                 num_classes=spec.num_classes,
                 **spec.options,
             )
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, RuntimeError, MemoryError) as error:
         raise FileContentError(f"the model in {path} cannot be built: {error}") from error
 
 

@@ -12,9 +12,10 @@ from equiscale.models.base import CHANNELS, TwoStageNet, register_model
     "standard",
     title="Standard CNN",
     citation="Altstidl et al., arXiv 2211.10288",
-    guarantee="Translations of an object inside the canvas leave the logits unchanged; nothing is "
-    "promised under rescaling.",
-    limits="An object whose surroundings reach the border is cut by it.",
+    guarantee="Shifting an object that stays clear of the border leaves the logits unchanged; "
+    "nothing is promised under rescaling.",
+    limits="The response of a blob detector falls by 31 % when the blob grows by half, and by "
+    "89 % from σ 2 to σ 9.",
 )
 class StandardNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: two valid convolutions, global max, linear.

@@ -56,9 +56,14 @@ class Owner:
         return f"process {self.pid} on {self.host}"
 
     @property
+    def is_here(self) -> bool:
+        """Whether the process is, or was, on this machine."""
+        return self.machine == _machine()
+
+    @property
     def is_dead(self) -> bool:
         """Whether the process is known to be gone; other machines' processes never are."""
-        return self.machine == _machine() and _process_start(self.pid) != self.started
+        return self.is_here and _process_start(self.pid) != self.started
 
 
 class Claim:
@@ -146,9 +151,11 @@ def is_alive(directory: Path, lease_seconds: float = LEASE_SECONDS) -> bool:
         return False
     path = directory / f"claim-{number}"
     try:
-        touched = path.stat().st_mtime
+        if path.stat().st_mtime == 0:  # released
+            return False
         owner = _read_owner(path)
-        return touched > 0 and not (owner and owner.is_dead) and _age(path) < lease_seconds
+        # Here the process itself can be asked; a laptop that slept has not lost its claims.
+        return not owner.is_dead if owner and owner.is_here else _age(path) < lease_seconds
     except FileNotFoundError:
         return False
 

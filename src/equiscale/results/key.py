@@ -111,8 +111,7 @@ class RunKey:
     def __post_init__(self) -> None:
         object.__setattr__(self, "scenario", Scenario(self.scenario))
         object.__setattr__(self, "learning_rate", _check_learning_rate(self.learning_rate))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise OptionError(f"a seed must be a whole number of at least 0, got {self.seed!r}")
+        _check_seed(self.seed)
 
     @cached_property
     def run_id(self) -> str:
@@ -159,6 +158,11 @@ class RunKey:
 def _check_positive(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def _check_seed(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise OptionError(f"a seed must be a whole number of at least 0, got {value!r}")
 
 
 def _check_choice(kind: str, value: str, known: tuple[str, ...]) -> None:

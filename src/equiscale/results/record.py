@@ -153,7 +153,7 @@ class RunRecord:
     def science_hash(self) -> str:
         """A hash of everything but timings and environment: equal for equal results."""
         digests = {name: _array_hash(array) for name, array in self.arrays.items()}
-        weights = None if self.weights is None else hashlib.sha256(self.weights).hexdigest()
+        weights = None if self.weights is None else _weights_hash(self.weights)
         return content_hash({"science": self._science(), "arrays": digests, "weights": weights})
 
     def _science(self) -> dict[str, Any]:
@@ -290,6 +290,13 @@ def _unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
 def _array_hash(array: NDArray[Any]) -> str:
     header = canonical_json([array.dtype.str, list(array.shape)]).encode()
     return hashlib.sha256(header + np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def _weights_hash(data: bytes) -> str:
+    """Return a hash of a safetensors file that does not depend on the order of its metadata."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = canonical_json(json.loads(data[8:start])).encode()
+    return hashlib.sha256(header + data[start:]).hexdigest()
 
 
 def _pretty(content: Mapping[str, Any]) -> bytes:

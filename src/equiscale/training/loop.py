@@ -198,7 +198,7 @@ class Trainer:
         """`[n, C, H, W], [n] -> []`: one step; the loss stays on the device."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(self.model(images), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.optimizer.step()
         return loss.detach()
 

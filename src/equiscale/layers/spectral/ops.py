@@ -149,32 +149,39 @@ def _backward(
     settings = Settings(kernel_sizes, output_size, zero_extended, interpolation, groups, pool)  # type: ignore[arg-type]
     with torch.autocast(x.device.type, enabled=False):
         plan = settings.plan(x, weight)
-        if pool == NO_POOL:
-            grad, indices = _inside_stack(grad, plan), choice
-        else:
-            indices = choice if pool == "pixel" else choice[:, :, None, None]
-            grad = grad * (plan.scales_per_pixel(grad) > indices)
+        grad = _inside(grad, choice, pool, plan)
         bias_grad = grad.sum(dim=[axis for axis in range(grad.ndim) if axis != 1])
         if _sparse_is_cheaper(grad, x, weight, plan, settings, input_wanted):
-            everywhere = indices.expand_as(grad)
+            everywhere = _per_pixel(choice, pool).expand_as(grad)
             x_grad, weight_grad = sparse_backward(x, weight, grad, everywhere, plan, input_wanted)
         else:
             gradients = Gradients(make_problem(x, weight, plan, groups), input_wanted)
-            if pool == NO_POOL:
-                stack_backward(gradients, grad)
-            elif pool == "pixel":
-                pixel_backward(gradients, grad, choice)
-            else:
-                slice_backward(gradients, grad, choice)
-            x_grad = gradients.input()
-            weight_grad = gradients.weight()
+            _add_dense(gradients, grad, choice, pool)
+            x_grad, weight_grad = gradients.input(), gradients.weight()
     return x.new_empty(0) if x_grad is None else x_grad, weight_grad, bias_grad
 
 
-def _inside_stack(grad: Tensor, plan: Plan) -> Tensor:
+def _add_dense(gradients: Gradients, grad: Tensor, choice: Tensor, pool: str) -> None:
+    if pool == NO_POOL:
+        stack_backward(gradients, grad)
+    elif pool == "pixel":
+        pixel_backward(gradients, grad, choice)
+    else:
+        slice_backward(gradients, grad, choice)
+
+
+def _per_pixel(choice: Tensor, pool: str) -> Tensor:
+    """Return scale indices that broadcast over pixels."""
+    return choice if pool == "pixel" else choice[:, :, None, None]
+
+
+def _inside(grad: Tensor, choice: Tensor, pool: str, plan: Plan) -> Tensor:
     """Drop what falls on the zeros around the smaller maps."""
-    indices = torch.arange(plan.num_scales, device=grad.device)
-    return grad * (plan.scales_per_pixel(grad) > indices[:, None, None])
+    if pool == NO_POOL:
+        indices = torch.arange(plan.num_scales, device=grad.device)[:, None, None]
+    else:
+        indices = _per_pixel(choice, pool)
+    return grad * (plan.scales_per_pixel(grad) > indices)
 
 
 def _sparse_is_cheaper(

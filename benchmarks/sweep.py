@@ -1,0 +1,73 @@
+"""Two single-threaded workers against one with two threads, on two cores.
+
+Runs real sweeps of two runs with worker processes and compares epochs per second. A few classes of
+emoji are enough: the work per image is the same.
+
+    python benchmarks/sweep.py [--models standard,pixel_pool] [--classes 4]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+
+from equiscale import Scenario, load_dataset
+from equiscale.data.schema import StirArrays, write_arrays
+from equiscale.experiments.job import JobSettings
+from equiscale.experiments.launch import LocalLauncher
+from equiscale.experiments.protocol import DatasetChoice, ModelChoice, Sweep
+from equiscale.experiments.sweep import describe_dataset, run_sweep
+from equiscale.results.key import TrainingProtocol
+from equiscale.results.store import RunStore
+
+
+def write_part(path: Path, classes: int) -> DatasetChoice:
+    """Write the first classes of emoji as a dataset of their own."""
+    whole = load_dataset("emoji").arrays
+    part = StirArrays.assemble(
+        whole.images[:, :, :classes],
+        whole.positions[:, :, :classes],
+        whole.class_names[:classes],
+        whole.metadata,
+    )
+    write_arrays(path, part)
+    return describe_dataset(str(path), load_dataset(path))
+
+
+def measure(model: str, data: DatasetChoice, results: Path, workers: int, threads: int) -> float:
+    """Return epochs per second of all workers together."""
+    sweep = Sweep(
+        models=(ModelChoice(model),),
+        datasets=(data,),
+        scenarios=(Scenario.MID_TO_REST,),
+        seeds=(1, 2),
+        protocol=TrainingProtocol(max_epochs=4),
+    )
+    settings = JobSettings(str(results), {data.content_hash: data.source}, device="cpu")
+    store = RunStore(results)
+    run_sweep(sweep, store, LocalLauncher(workers, threads), settings)
+    epochs = [record.timings["train_seconds"][1:] for record in store.load_all()]
+    return workers / statistics.median(seconds for run in epochs for seconds in run)
+
+
+def main() -> None:
+    """Print one row per model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default="standard,pixel_pool")
+    parser.add_argument("--classes", type=int, default=4)
+    options = parser.parse_args()
+    print("| model | 2 workers × 1 thread | 1 worker × 2 threads | ratio |")
+    print("| --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        data = write_part(root / "part.npz", options.classes)
+        for model in options.models.split(","):
+            several = measure(model, data, root / model / "several", workers=2, threads=1)
+            one = measure(model, data, root / model / "one", workers=1, threads=2)
+            print(f"| {model} | {several:.3f}/s | {one:.3f}/s | {several / one:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

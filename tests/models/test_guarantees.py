@@ -1,0 +1,212 @@
+"""What each model claims under shifts and rescaling, and by how much an ordinary one fails it.
+
+The figures here are those of the cards and of `docs/models.md`; bounds leave a little room.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equiscale.layers import scaled_conv2d
+from equiscale.layers.disco import DISCO_SCALES, correlated_images, load_raw_basis
+from equiscale.layers.multi_scale import KanazawaConv2d, XuConv2d
+from equiscale.layers.steerable import (
+    HERMITE_SCALES,
+    SteerableLift2d,
+    disco_basis,
+    hermite_basis,
+)
+from equiscale.models import Classifier, create_model, list_models, model_card
+from equiscale.models.prior_work import gaussian_pyramid
+
+SIGMAS = (2, 3, 4, 5, 6, 7, 8, 9)
+
+
+def build(name: str, image_size: int) -> Classifier:
+    torch.manual_seed(0)
+    options = {"image_size": image_size} if "image_size" in model_card(name).options else {}
+    model = create_model(name, in_channels=1, num_classes=10, **options).eval()
+    assert isinstance(model, Classifier)
+    return model
+
+
+def object_at(top: int, left: int, canvas: int) -> Tensor:
+    """An 8×8 object on a black canvas."""
+    image = torch.zeros(1, 1, canvas, canvas)
+    image[..., top : top + 8, left : left + 8] = torch.rand(
+        8, 8, generator=torch.Generator().manual_seed(0)
+    )
+    return image
+
+
+def blobs(canvas: int = 64) -> Tensor:
+    """Gaussian blobs of growing size, centred."""
+    y = torch.arange(canvas) - (canvas - 1) / 2
+    squares = y[:, None] ** 2 + y**2
+    return torch.stack([torch.exp(-squares / (2 * sigma**2))[None] for sigma in SIGMAS])
+
+
+def blob_detector() -> Tensor:
+    """A 7×7 kernel with a bright centre and mean zero."""
+    y = torch.arange(7) - 3.0
+    centre = torch.exp(-(y[:, None] ** 2 + y**2) / (2 * 1.2**2))
+    return (centre / centre.sum() - 1 / 49)[None, None]
+
+
+def largest(maps: Tensor) -> list[float]:
+    return [float(value) for value in maps.flatten(1).amax(1)]
+
+
+# Largest relative change of the logits when the object moves by four pixels, weights untrained.
+# Zero where nothing but the border can break the symmetry and the border is far enough away.
+SHIFT_BOUNDS = {
+    "standard": 1e-5,
+    "spatial_transform": 1e-5,
+    "xu": 1e-5,
+    "hermite": 1e-5,
+    "disco": 1e-5,
+    "slice_pool": 0.02,
+    "conv3d": 0.02,
+    "ensemble": 0.025,
+    "pixel_pool": 0.03,
+    "kanazawa": 0.08,
+    "energy_pool": 0.12,
+}
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_logits_stay_when_the_object_moves(name: str) -> None:
+    canvas = 72 if name in ("hermite", "disco") else 48
+    middle = (canvas - 8) // 2
+    model = build(name, canvas)
+    with torch.no_grad():
+        still = model(object_at(middle, middle, canvas))
+        signal = (still - model.head.bias).norm()
+        for down, right in ((0, 4), (4, -4), (-4, 0)):
+            moved = model(object_at(middle + down, middle + right, canvas))
+            assert (moved - still).norm() / signal <= SHIFT_BOUNDS[name]
+
+
+def equivariance_error(before: Tensor, after: Tensor) -> float:
+    inner = (..., slice(8, -8), slice(8, -8))
+    return float((before - after)[inner].square().sum() / before[inner].square().sum())
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "bound"),
+    [
+        ("disco", (0, 1), 0.003),
+        ("disco", (0, 2), 0.006),
+        ("disco", (0, 3), 1e-6),
+        ("disco", (1, 3), 0.03),
+        ("hermite", (0, 1), 0.04),
+        ("hermite", (0, 3), 0.11),
+    ],
+)
+def test_steerable_layers_commute_with_rescaling(
+    name: str, pair: tuple[int, int], bound: float
+) -> None:
+    """Rescaling moves the response to another scale; an ordinary kernel is far from that."""
+    margin = 5 if name == "disco" else 1.9
+    scales = HERMITE_SCALES if name == "hermite" else DISCO_SCALES
+    basis = hermite_basis() if name == "hermite" else disco_basis(load_raw_basis().values)
+    small, large = pair
+    factor = scales[small] / scales[large]
+    torch.manual_seed(0)
+    steerable, ordinary = SteerableLift2d(1, 16, basis), nn.Conv2d(1, 16, 7, bias=False)
+    x = correlated_images(4, 96, 0.9, torch.Generator().manual_seed(0))
+
+    def resize(maps: Tensor) -> Tensor:
+        return F.interpolate(maps, scale_factor=factor, mode="bicubic", align_corners=False)
+
+    with torch.no_grad():
+        wide, narrow = ([7] * 4, [3] * 4)
+        maps = steerable(F.pad(x, wide, mode="circular"))[:, :, large]
+        resized_maps = steerable(F.pad(resize(x), wide, mode="circular"))[:, :, small]
+        assert equivariance_error(resize(maps), resized_maps) < bound
+        plain = ordinary(F.pad(x, narrow, mode="circular"))
+        resized_plain = ordinary(F.pad(resize(x), narrow, mode="circular"))
+        assert equivariance_error(resize(plain), resized_plain) > max(0.06, margin * bound)
+
+
+def test_slice_pool_chooses_a_kernel_that_follows_the_size() -> None:
+    """Kernel sizes 9 to 43 for blobs of σ 2 to 9, r = 0.999."""
+    _, index = scaled_conv2d(blobs(), blob_detector(), pool="slice", return_indices=True)
+    sizes = 7.0 + 2.0 * index[:, 0]
+    assert (sizes.diff() > 0).all()
+    assert torch.corrcoef(torch.stack([torch.tensor(SIGMAS).float(), sizes]))[0, 1] > 0.995
+
+
+def test_pixel_pool_responds_alike_to_all_sizes() -> None:
+    """From σ 2 to 9 its response varies by 6 %, while an ordinary one falls by 89 %."""
+    pooled = scaled_conv2d(blobs(), blob_detector(), pool="pixel")
+    assert isinstance(pooled, Tensor)
+    ours, ordinary = largest(pooled), largest(F.conv2d(blobs(), blob_detector()))
+    assert min(ours) > 0.93 * max(ours)
+    assert ordinary[-1] < 0.12 * ordinary[0]
+
+
+def test_energy_pool_does_not_follow_the_size() -> None:
+    """It takes kernels of 39 to 41 for every blob: the sum over a map says little of one object."""
+    _, index = scaled_conv2d(blobs(), blob_detector(), pool="energy", return_indices=True)
+    sizes = 7 + 2 * index[:, 0]
+    assert int(sizes.max() - sizes.min()) <= 4
+
+
+def test_kanazawa_and_xu_respond_alike_to_half_as_much_again() -> None:
+    """From σ 2 to 3: kanazawa loses 3 %, xu 12 %, an ordinary convolution 31 %."""
+    kanazawa, xu = KanazawaConv2d(1, 1, 7), XuConv2d(1, 1, 7, pool=True)
+    with torch.no_grad():
+        for layer in (kanazawa, xu):
+            layer.weight.copy_(blob_detector())
+        kanazawa.bias.zero_()
+        x = blobs()[:2]
+        responses = [largest(f(x)) for f in (kanazawa, xu)]
+        ordinary = largest(F.conv2d(x, blob_detector()))
+    losses = [1 - second / first for first, second in (*responses, ordinary)]
+    assert losses[0] < 0.05
+    assert losses[1] < 0.15
+    assert losses[2] > 0.28
+
+
+def test_ensemble_sees_a_halved_image_one_level_down() -> None:
+    model = build("ensemble", 48)
+    x = torch.rand(2, 1, 48, 48, generator=torch.Generator().manual_seed(0))
+    halved = gaussian_pyramid(x, 2)[1]
+    for stage in ("stage1", "stage2"):
+        torch.testing.assert_close(
+            model.stages(x)[f"level1.{stage}"], model.stages(halved)[f"level0.{stage}"]
+        )
+
+
+def test_spatial_transform_can_undo_a_rescaling() -> None:
+    """Set by hand, its transformation enlarges an object by two: what it may learn."""
+    model = build("spatial_transform", 32)
+    large = blobs(32)[2:3]
+    x = F.pad(F.avg_pool2d(large, 2), [8] * 4)
+    with torch.no_grad():
+        theta = torch.tensor([0.5, 0.0, 0.0, 0.0, 0.5, 0.0])
+        model.localisation[-1].bias.copy_(theta)  # type: ignore[index, union-attr]
+        enlarged = model.stages(x)["transform"]
+    assert (enlarged - large).abs().max() < 0.06
+    assert (x - large).abs().max() > 0.3
+
+
+def test_conv3d_sees_seven_neighbouring_scales() -> None:
+    """Changing scale i of the stack changes outputs i − 6 to i and no others."""
+    model = build("conv3d", 32)
+    stack = model.stages(torch.rand(1, 1, 25, 25))["stage1"]
+    changed = stack.clone()
+    changed[:, :, 8] += 1
+    conv2 = model.conv2
+    assert isinstance(conv2, nn.Conv3d)
+    different = (conv2(changed) != conv2(stack)).any(dim=4).any(dim=3).any(dim=1)[0]
+    assert different.nonzero().flatten().tolist() == [
+        i for i in range(len(different)) if 8 - 6 <= i <= 8
+    ]
+    assert math.prod(conv2.kernel_size) == 343
