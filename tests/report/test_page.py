@@ -89,7 +89,7 @@ def test_it_loads_without_an_error_or_a_request(opened: webdriver.Chrome, page: 
 
 
 def test_names_with_code_in_them_are_text(opened: webdriver.Chrome, hostile: str) -> None:
-    assert opened.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
+    assert opened.execute_script("return window.hacked") is None
     _choose(opened, "c-selection", "slice_pool")
     assert hostile in _text(opened, "#c-item")
     assert not opened.find_elements(By.CSS_SELECTOR, "main img, main script")
@@ -168,7 +168,7 @@ def test_it_fits_every_screen(browser: webdriver.Chrome, page: str, width: int, 
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
     _open(browser, page)
     script = "return [document.documentElement.scrollWidth, getComputedStyle(document.body).color]"
-    scrolled, colour = browser.execute_script(script)  # type: ignore[no-untyped-call]
+    scrolled, colour = browser.execute_script(script)
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert scrolled <= width
