@@ -131,7 +131,7 @@ function drawSizes() {
   const cells = shownCells().filter((c) => c.curve.mean.length);
   const published = state.published ? shownModels().map((m) => publishedCell(state.scenario, m.key)).filter(Boolean) : [];
   const label = `Line chart: accuracy at object sizes 17 to 64, ${state.dataset}, ${scenarioOf(state.scenario).label}. ` + cells.map((c) => `${modelOf(c.model).label}: ${percent(c.curve.mean[0])} at 17, ${percent(c.curve.mean[23])} at 40, ${percent(c.curve.mean[47])} at 64.`).join(" ");
-  const f = frame(box, { height: 380, x: [17, 64], y: [0, 1], label, focus: true, format: (v) => Math.round(100 * v) + " %", xFormat: (v) => v, xTicks: [17, 24, 32, 40, 48, 56, 64], xTitle: "object size in pixels", margin: { left: 52 } });
+  const f = frame(box, { height: 380, x: [17, 64], y: [0, 1], label, focus: true, format: (v) => number(100 * v) + " %", xFormat: (v) => v, xTicks: [17, 24, 32, 40, 48, 56, 64], xTitle: "object size in pixels", margin: { left: 52 } });
   const train = scenarioOf(state.scenario).train;
   f.svg.insertBefore(s("rect", { class: "shade", x: f.x(train[0]), y: f.margin.top, width: f.x(train[1]) - f.x(train[0]), height: f.height - f.margin.top - f.margin.bottom }), f.svg.firstChild);
   f.svg.append(s("text", { x: f.x((train[0] + train[1]) / 2), y: f.height - f.margin.bottom - 8, "text-anchor": "middle", "aria-hidden": "true" }, "trained on"));
@@ -185,7 +185,7 @@ function drawSeeds() {
   const height = Math.max(120, rows.length * step + 60);
   const label = `Dot plot: test accuracy of every seed, ${state.dataset}, ${scenarioOf(state.scenario).label}. ` + rows.map((r) => `${r.model.label}: ${r.cell ? `mean ${percent(r.cell.mean)} over ${r.cell.runs} seeds` : "no runs"}${r.published ? `, published ${percent(r.published.mean)}` : ""}.`).join(" ");
   const narrow = box.clientWidth < 460;
-  const f = frame(box, { height, x: [low, 1], y: [rows.length, 0], yTicks: [], label, format: (v) => Math.round(100 * v) + " %", xTitle: "test accuracy", margin: { left: narrow ? 118 : 150, right: 18 } });
+  const f = frame(box, { height, x: [low, 1], y: [rows.length, 0], yTicks: [], label, format: (v) => number(100 * v) + " %", xTitle: "test accuracy", margin: { left: narrow ? 118 : 150, right: 18 } });
   rows.forEach((row, index) => {
     const y = f.y(index + 0.5);
     const colour = `var(--${row.model.colour})`;
@@ -303,6 +303,14 @@ function drawSelection() {
   draw();
 }
 
+// Dark violet, blue-green, yellow: brightness rises evenly, so it reads without colour vision.
+const HEAT = [[47, 10, 74], [52, 84, 140], [31, 150, 139], [122, 204, 82], [253, 231, 60]];
+function heatColour(t) {
+  const place = Math.max(0, Math.min(0.9999, t)) * (HEAT.length - 1);
+  const low = Math.floor(place), share = place - low;
+  return HEAT[low].map((value, i) => Math.round(value + share * (HEAT[low + 1][i] - value)));
+}
+
 function drawMaps(current) {
   const box = $$("maps");
   if (current.pool !== "pixel") { box.replaceChildren(); return; }
@@ -316,7 +324,7 @@ function drawMaps(current) {
     const image = context.createImageData(side, side);
     for (let i = 0; i < side * side; i++) {
       const t = Math.min(1, (kernelAt(text, start + place * side * side + i) - 7) / (largest - 7));
-      image.data.set([Math.round(20 + 235 * t), Math.round(30 + 190 * t * t + 20 * t), Math.round(84 + 60 * Math.sin(3.1 * t) - 40 * t), 255], 4 * i);
+      image.data.set([...heatColour(t), 255], 4 * i);
     }
     context.putImageData(image, 0, 0);
     return h("figure", {}, canvas, h("figcaption", {}, `channel ${channel}`));
@@ -349,7 +357,7 @@ function drawErrors() {
   const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
   const label = `Scatter plot: equivariance error after ${stage} against test accuracy. ` + series.map((x) => `${x.model.label}: mean error ${number(mean(x.runs.map((e) => e.error)))}.`).join(" ");
   const top = Math.max(...errors) * 1.06;
-  const f = frame($$("errors"), { height: 340, x: [0, top], y: [Math.max(0, Math.min(...accuracies) - 0.04), Math.min(1, Math.max(...accuracies) + 0.03)], label, xFormat: (v) => number(v, 2), format: (v) => Math.round(100 * v) + " %", xTitle: `equivariance error · ${lost} undefined left out`, margin: { left: 52 } });
+  const f = frame($$("errors"), { height: 340, x: [0, top], y: [Math.max(0, Math.min(...accuracies) - 0.04), Math.min(1, Math.max(...accuracies) + 0.03)], label, xFormat: (v) => number(v, 2), format: (v) => number(100 * v) + " %", xTitle: `equivariance error · ${lost} undefined left out`, margin: { left: 52 } });
   for (const { model, runs } of series) {
     const group = s("g", { tabindex: 0, role: "img", "aria-label": `${model.label}: mean error ${number(mean(runs.map((e) => e.error)))}, mean accuracy ${percent(mean(runs.map((e) => e.test_accuracy)))}` });
     for (const run of runs) {
@@ -371,7 +379,7 @@ function drawRanks() {
     return;
   }
   const critical = ranking.critical_difference;
-  $$("rank-note").textContent = `1 is best, over ${ranking.cells} cells that have every model` + (ranking.left_out ? ` (${ranking.left_out} left out)` : "") + (critical ? `. Bars: critical difference ${critical.toFixed(2)} (Nemenyi, 5 %): models whose bars overlap are not told apart.` : ".") + (ranking.p_value !== null ? ` Friedman ${pValue(ranking.p_value)}.` : "");
+  $$("rank-note").textContent = `1 is best, over ${ranking.cells} ${ranking.cells === 1 ? "cell that has" : "cells that have"} every model` + (ranking.left_out ? ` (${ranking.left_out} left out)` : "") + (critical ? `. Bars: critical difference ${critical.toFixed(2)} (Nemenyi, 5 %): models whose bars overlap are not told apart.` : ".") + (ranking.p_value !== null ? ` Friedman ${pValue(ranking.p_value)}.` : "");
   const count = ranking.models.length, step = 28;
   const label = "Average ranks: " + ranking.models.map((key, i) => `${modelOf(key).label} ${ranking.ranks[i].toFixed(2)}`).join(", ");
   const f = frame($$("ranks"), { height: count * step + 60, x: [1, count], y: [count, 0], yTicks: [], xTicks: Array.from({ length: count }, (_, i) => i + 1), label, xTitle: "average rank", margin: { left: 150, right: 20 } });
