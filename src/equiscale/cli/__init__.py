@@ -19,10 +19,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.command("models")(models.models)
+app.add_typer(basis.app, name="basis")
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
 app.command("status")(results.status)
 app.command("collect")(results.collect)
+app.command("measure")(measure.measure)
+app.command("figures")(report.figures)
+app.command("compare")(report.compare)
+app.command("report")(report.report)
 
 
 def _print_version(wanted: bool) -> None:
@@ -38,14 +44,6 @@ def equiscale(
     ),
 ) -> None:
     """Scale-equivariant networks and the STIR benchmark."""
-
-
-app.command("models")(models.models)
-app.command("measure")(measure.measure)
-app.command("figures")(report.figures)
-app.command("compare")(report.compare)
-app.command("report")(report.report)
-app.add_typer(basis.app, name="basis")
 
 
 def main() -> None:

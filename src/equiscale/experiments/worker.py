@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,6 +22,7 @@ from equiscale.results.store import RunStore
 from equiscale.training.loop import InterruptedRunError
 
 EXIT_INTERRUPTED = 130
+GRACE_SECONDS = 5.0
 EXIT_STORE = 3
 """The results directory cannot be written; the last line of the output says why."""
 
@@ -55,13 +57,15 @@ def _decode_work(line: bytes) -> tuple[list[RunKey], JobSettings]:
 
 
 def _stop_with_parent(event: threading.Event) -> None:
-    """Set the event when the other end of standard input is closed."""
+    """Set the event when the other end of standard input is closed, and soon end the process."""
 
     def watch() -> None:
         # Reads below Python's buffer, whose lock would be held at exit.
         while os.read(sys.stdin.fileno(), 1):
             pass
         event.set()
+        time.sleep(GRACE_SECONDS)
+        os._exit(EXIT_INTERRUPTED)  # in a long step or test; no worse than being killed
 
     threading.Thread(target=watch, daemon=True).start()
 

@@ -195,14 +195,13 @@ def register_model(
     It is called as `factory(in_channels=…, num_classes=…, **options)`. From then on the name works
     wherever a model name does. Arguments are the attributes of `ModelCard`.
 
-    Example:
-        >>> from equiscale.models import create_model, register_model
-        >>> @register_model("linear_demo", title="Linear in the mean colour")
-        ... def linear_demo(in_channels, num_classes):
-        ...     pool = nn.AdaptiveAvgPool2d(1)
-        ...     return nn.Sequential(pool, nn.Flatten(), nn.Linear(in_channels, num_classes))
-        >>> create_model("linear_demo", in_channels=3, num_classes=2)(torch.zeros(1, 3, 8, 8)).shape
-        torch.Size([1, 2])
+    Example (it registers, so it is not run as a test here but in `docs/models.md`)::
+
+        @register_model("mine", title="My model")
+        class Mine(nn.Module):
+            def __init__(self, in_channels: int, num_classes: int, width: int = 8) -> None: ...
+
+        create_model("mine", in_channels=3, num_classes=2, width=16)
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise OptionError(f"a model's name must be a plain word such as 'my_model', got {name!r}")
