@@ -210,10 +210,10 @@ def test_a_served_page_follows_the_runs(
 
 
 def test_the_page_of_500_runs_is_small(tmp_path: Path) -> None:
-    study = Study(datasets=("emoji", "mnist"), models=("standard", "pixel_pool", "slice_pool"))
+    study = Study(models=("standard", "pixel_pool", "slice_pool"), seeds=(1,))
     write_records(study.records(), tmp_path)
     runs = read_runs(tmp_path)
-    copies = [runs.table.with_columns(seed=pl.col("seed") + 3 * index) for index in range(8)]
+    copies = [runs.table.with_columns(seed=pl.col("seed") + index) for index in range(42)]
     many = Runs(pl.concat(copies), runs.selections)
-    assert len(many.table) == 576
+    assert len(many.table) == 504
     assert len(render_page(many).encode()) < 5_000_000
