@@ -281,7 +281,7 @@ function drawSelection() {
       s("line", { x1: x, x2: x, y1: f.y(Math.min(...values)), y2: f.y(Math.max(...values)), style: `stroke:${colour}`, "stroke-width": 2, opacity: 0.3, "stroke-linecap": "round" }));
     const dot = s("circle", { class: "dot", cx: x, r: 5, style: `fill:${colour}` });
     group.append(dot);
-    explains(group, () => [`channel ${channel}`, ["r", r[channel] === null ? "undefined (constant)" : r[channel].toFixed(3)], [`kernel at ${state.size} px`, values[state.size - 17]], ["over all sizes", `${Math.min(...values)} … ${Math.max(...values)}`]]);
+    explains(group, () => [`channel ${channel}`, ["r", r[channel] === null ? "undefined (constant)" : r[channel].toFixed(3)], ["95 % interval of r", fisher(r[channel])], [`kernel at ${state.size} px`, values[state.size - 17]], ["over all sizes", `${Math.min(...values)} … ${Math.max(...values)}`]]);
     f.svg.append(group);
     return { dot, values };
   });
@@ -337,6 +337,13 @@ function correlation(xs, ys) {
   let xy = 0, xx = 0, yy = 0;
   xs.forEach((x, i) => { xy += (x - mx) * (ys[i] - my); xx += (x - mx) ** 2; yy += (ys[i] - my) ** 2; });
   return xx * yy > 0 ? xy / Math.sqrt(xx * yy) : null;
+}
+
+// Interval of r by Fisher's transformation, over the 48 object sizes.
+function fisher(r) {
+  if (r === null || Math.abs(r) >= 1) return "–";
+  const half = 1.96 / Math.sqrt(data.sizes.length - 3);
+  return `${Math.tanh(Math.atanh(r) - half).toFixed(2)} … ${Math.tanh(Math.atanh(r) + half).toFixed(2)}`;
 }
 
 function drawErrors() {
