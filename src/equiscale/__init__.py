@@ -55,6 +55,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type is that of the name asked for
+    if name == "evaluation":  # a room of its own: `equiscale.evaluation.accuracy_per_size`
+        return importlib.import_module("equiscale.evaluation")
     if name not in _HOME:
         raise AttributeError(f"module 'equiscale' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

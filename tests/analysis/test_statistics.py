@@ -62,7 +62,8 @@ def test_few_or_equal_seeds_have_no_p_value() -> None:
 def test_ranks_and_critical_difference_match_demsars_example() -> None:
     # k = 4 classifiers, N = 14 data sets: CD 1.25 (Demšar 2006, with q = 2.569).
     generator = np.random.default_rng(2)
-    scores = {i: dict(zip("abcd", generator.random(4), strict=True)) for i in range(14)}
+    scores: dict[object, dict[str, float]] = {}
+    scores |= {i: dict(zip("abcd", generator.random(4), strict=True)) for i in range(14)}
     ranking = rank_models({**scores, 99: {"a": 1.0}})
     assert ranking is not None
     assert ranking.critical_difference == pytest.approx(2.569 * math.sqrt(20 / 84), abs=2e-3)

@@ -34,7 +34,12 @@ MID = (Scenario.MID_TO_REST,)
 
 
 def rows(**changes: Any) -> dict[str, Any]:
-    base = {"run_id": "x", "model": "standard", "dataset": "emoji", "scenario": "mid2rest"}
+    base: dict[str, Any] = {
+        "run_id": "x",
+        "model": "standard",
+        "dataset": "emoji",
+        "scenario": "mid2rest",
+    }
     base |= {"seed": 1, "test_accuracy": 0.5, "valid_accuracy": 0.5, "protocol": "paper-1"}
     return {**base, **{f"accuracy_{size}": 0.5 for size in SIZES}, **changes}
 
@@ -63,7 +68,11 @@ def test_a_cell_is_summarised_as_numpy_does(tmp_path: Path) -> None:
 
 
 def test_missing_seeds_are_named_not_averaged_away() -> None:
-    seeds = [{"seed": 1}, {"seed": 2}, {"seed": 2, "model": "xu", "test_accuracy": 0.9}]
+    seeds: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"seed": 2},
+        {"seed": 2, "model": "xu", "test_accuracy": 0.9},
+    ]
     cells = summarize_accuracy(table(*seeds)).to_dicts()
     assert [(c["model"], c["seeds"], c["missing"]) for c in cells] == [
         ("standard", [1, 2], []),

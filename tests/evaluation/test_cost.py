@@ -37,13 +37,14 @@ def test_a_standard_network_executes_what_the_formula_says() -> None:
 
 
 def test_the_fast_layer_executes_a_fraction() -> None:
-    layer = SConv2d(2, 3, 7, pool="pixel")
+    layer = SConv2d(2, 3, 7, pool="pixel", method="spectral")
     fast = count_operations(layer, in_channels=2, image_size=32)
     assert fast.by_formula == 6 * scaled_operations(32, 7)
     assert 0 < fast.executed < fast.by_formula
     direct = SConv2d(2, 3, 7, pool="pixel", method="direct")
     slow = count_operations(direct, in_channels=2, image_size=32)
-    assert slow.executed == slow.by_formula == fast.by_formula
+    assert slow.by_formula == fast.by_formula
+    assert slow.by_formula <= slow.executed < 1.2 * slow.by_formula  # kernels are resampled too
 
 
 def test_the_model_is_left_without_hooks() -> None:

@@ -40,7 +40,7 @@ class Blurs(nn.Module):
 
 class Black(nn.Module):
     def stages(self, x: Tensor) -> dict[str, Tensor]:
-        bright = (x.mean((1, 2, 3), keepdim=True) > 0.1).float()
+        bright = (x.mean((1, 2, 3), keepdim=True) > 0.18).float()
         return {"large only": x * bright}
 
     def forward(self, x: Tensor) -> Tensor:

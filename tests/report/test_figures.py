@@ -36,7 +36,13 @@ def test_a_figure_is_the_same_each_time(runs: Runs, tmp_path: Path) -> None:
 
 
 def test_one_run_draws_what_it_can_and_says_what_is_missing(tmp_path: Path) -> None:
-    row = {"run_id": "a", "model": "my:Net", "dataset": "mine", "scenario": "mid2rest", "seed": 1}
+    row = {
+        "run_id": "a",
+        "model": "my:$Net_{",
+        "dataset": "$x^ $y",
+        "scenario": "mid2rest",
+        "seed": 1,
+    }
     row |= {"test_accuracy": 0.5, "protocol": "paper-1"}
     runs = Runs(normalize_table([row]))
     outcome = write_figures(runs, tmp_path, formats=["svg"])

@@ -89,7 +89,7 @@ def test_it_loads_without_an_error_or_a_request(opened: webdriver.Chrome, page: 
 
 
 def test_names_with_code_in_them_are_text(opened: webdriver.Chrome, hostile: str) -> None:
-    assert opened.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
+    assert opened.execute_script("return window.hacked") is None
     _choose(opened, "c-selection", "slice_pool")
     assert hostile in _text(opened, "#c-item")
     assert not opened.find_elements(By.CSS_SELECTOR, "main img, main script")
@@ -168,7 +168,7 @@ def test_it_fits_every_screen(browser: webdriver.Chrome, page: str, width: int, 
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
     _open(browser, page)
     script = "return [document.documentElement.scrollWidth, getComputedStyle(document.body).color]"
-    scrolled, colour = browser.execute_script(script)  # type: ignore[no-untyped-call]
+    scrolled, colour = browser.execute_script(script)
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert scrolled <= width
@@ -198,6 +198,7 @@ def test_a_served_page_follows_the_runs(
             browser.get(serving.url)
             assert "no finished run" in _text(browser, "body")
             write_records(records[:1], tmp_path)
+            browser.get("about:blank")
             _open(browser, f"{serving.url}#scenario=mid2rest")
             assert "1 run" in _text(browser, ".top")
             write_records(records[1:], tmp_path)
@@ -209,10 +210,10 @@ def test_a_served_page_follows_the_runs(
 
 
 def test_the_page_of_500_runs_is_small(tmp_path: Path) -> None:
-    study = Study(datasets=("emoji", "mnist"), models=("standard", "pixel_pool", "slice_pool"))
+    study = Study(models=("standard", "pixel_pool", "slice_pool"), seeds=(1,))
     write_records(study.records(), tmp_path)
     runs = read_runs(tmp_path)
-    copies = [runs.table.with_columns(seed=pl.col("seed") + 3 * index) for index in range(8)]
+    copies = [runs.table.with_columns(seed=pl.col("seed") + index) for index in range(42)]
     many = Runs(pl.concat(copies), runs.selections)
-    assert len(many.table) == 576
+    assert len(many.table) == 504
     assert len(render_page(many).encode()) < 5_000_000

@@ -25,6 +25,8 @@ RunsSource = Annotated[
     ),
 ]
 DEFAULT_PORT = 8765
+COMPARISON_WIDTH = 140
+"""Columns that a line of `compare` needs; a narrower terminal wraps it."""
 
 
 def report(
@@ -84,11 +86,10 @@ def compare(
 
         with atomic_write(out) as file:
             file.write(compared.drop("missing").write_csv().encode())
-    console = Console()
-    table = _comparison_table(compared.to_dicts())
-    console.print(table, width=max(console.width, console.measure(table).maximum), crop=False)
+    console = Console(width=max(Console().width, COMPARISON_WIDTH))
+    console.print(_comparison_table(compared.to_dicts()))
     _print_remarks(console, compared.to_dicts(), len(cells))
-    console.print(f"Published: {CITATION}", highlight=False)
+    console.print(f"Published: {CITATION}", highlight=False, soft_wrap=True)
 
 
 def _comparison_table(rows: list[dict[str, object]]) -> Table:
@@ -123,11 +124,12 @@ def _print_remarks(console: Console, rows: list[dict[str, object]], cells: int) 
         f"{inside} of {len(known)} published means lie in our interval; "
         f"{cells - len(rows)} cells of ours have no published counterpart",
         highlight=False,
+        soft_wrap=True,
     )
     others = sorted({str(row["protocol"]) for row in rows if not row["same_protocol"]})
     for protocol in others:
         text = f"note: trained as {protocol!r}, not by the paper's protocol"
-        console.print(text, markup=False, highlight=False)
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _percent(value: object) -> str:

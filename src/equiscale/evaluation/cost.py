@@ -29,11 +29,12 @@ TIMING_REPEATS = 5
 
 @dataclass(frozen=True)
 class OperationCount:
-    """Operations of one forward pass of one image; a multiply-add counts as two.
+    """Operations of a forward pass per image of a batch; a multiply-add counts as two.
 
     Attributes:
         by_formula: Of the convolutions as they are defined: every kernel, every output pixel.
-        executed: Of all convolutions and matrix products that are really computed.
+        executed: Of all convolutions and matrix products that are really computed. What a batch
+            shares, as the kernels of a scaled convolution, is divided among its images.
     """
 
     by_formula: int
@@ -41,14 +42,15 @@ class OperationCount:
 
 
 def count_operations(
-    model: nn.Module, in_channels: int, image_size: int = CANVAS
+    model: nn.Module, in_channels: int, image_size: int = CANVAS, batch_size: int = TIMING_BATCH
 ) -> OperationCount:
-    """Count the operations of one image, by the formulas and as executed.
+    """Count the operations per image, by the formulas and as executed.
 
     The formulas know `Conv2d`, `Conv3d` and `SConv2d` layers; other convolutions count as
     executed only.
     """
-    blank = torch.zeros(1, in_channels, image_size, image_size, device=device_of(model))
+    shape = (batch_size, in_channels, image_size, image_size)
+    blank = torch.zeros(shape, device=device_of(model))
     totals = {"formula": 0}
 
     def add(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
@@ -63,7 +65,8 @@ def count_operations(
     finally:
         for handle in handles:
             handle.remove()
-    return OperationCount(totals["formula"], int(counter.get_total_flops()))
+    executed = int(counter.get_total_flops())
+    return OperationCount(totals["formula"] // batch_size, executed // batch_size)
 
 
 def layer_operations(layer: nn.Module, x: Tensor, output: Tensor) -> int:

@@ -6,6 +6,7 @@ here. Its values and arrays land in the record under its name.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from torch import nn
@@ -21,6 +22,7 @@ from equiscale.results.record import Measurement
 Measure = Callable[[nn.Module, StirDataset, RunKey], Measurement | None]
 """Returns None for a model, dataset or scenario that it does not apply to."""
 
+_log = logging.getLogger(__name__)
 MEASUREMENTS: Registry[Measure] = Registry("measurement")
 MEASUREMENTS.add("equivariance", measure_equivariance)
 MEASUREMENTS.add("scale_selection", measure_scale_selection)
@@ -31,5 +33,14 @@ def collect_measurements(
     model: nn.Module, dataset: StirDataset, key: RunKey
 ) -> dict[str, Measurement]:
     """Return what every registered measurement that applies says about a trained model."""
-    results = {name: MEASUREMENTS[name](model, dataset, key) for name in MEASUREMENTS}
+    results = {name: _measure(name, model, dataset, key) for name in MEASUREMENTS}
     return {name: result for name, result in results.items() if result is not None}
+
+
+def _measure(name: str, model: nn.Module, dataset: StirDataset, key: RunKey) -> Measurement | None:
+    """Measure; what goes wrong in a model's own code is noted and does not cost the run."""
+    try:
+        return MEASUREMENTS[name](model, dataset, key)
+    except Exception as error:
+        _log.warning("%s of %s cannot be measured: %s", name, key, error)
+        return Measurement(values={"error": f"{type(error).__name__}: {error}"})

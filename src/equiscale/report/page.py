@@ -32,19 +32,19 @@ def write_page(runs: Runs, path: Path) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def render_page(runs: Runs, live: bool = False) -> str:
+def render_page(runs: Runs, live_version: int | None = None) -> str:
     """Return the page as text.
 
     Args:
         runs: What it shows.
-        live: Whether it asks its server for news and loads itself again; otherwise it may not
-            make any request.
+        live_version: Number of a page that asks its server for a newer one; None for a page that
+            may not make any request.
     """
     data = page_data(runs)
     page = Template(_asset("page.html"))
     return page.substitute(
-        connect="'self'" if live else "'none'",
-        live="true" if live else "false",
+        connect="'none'" if live_version is None else "'self'",
+        version="" if live_version is None else str(live_version),
         style=_palette(data["models"]) + _asset("page.css"),
         script=_asset("charts.js") + _asset("page.js"),
         summary=html.escape(_summary(data)),

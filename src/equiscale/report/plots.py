@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ _INK = "#1b1f24"
 def plot_accuracy(data: FigureData, wanted: Sequence[str] | None) -> Figure:
     """Fig. 4 / Suppl. 1: box over seeds, every seed, published mean; datasets × scenarios."""
     models = _require(data.models(wanted), "no run of these models")
-    styles = style_models(models)
+    styles = _styles(models)
     height = 0.5 + 0.21 * len(models)
     figure, axes = _grid(data, row_height=height, sharex=False)
     for (dataset, scenario), axis in axes.items():
@@ -59,7 +60,7 @@ def plot_accuracy(data: FigureData, wanted: Sequence[str] | None) -> Figure:
 
 def plot_sizes(data: FigureData, wanted: Sequence[str] | None) -> Figure:
     """Fig. 5 / Suppl. 2: mean accuracy at each object size, training range shaded."""
-    styles = style_models(_require(data.models(wanted), "no run of these models"))
+    styles = _styles(_require(data.models(wanted), "no run of these models"))
     figure, axes = _grid(data, row_height=1.75, sharex=True)
     for (dataset, scenario), axis in axes.items():
         train = Scenario(scenario).train_sizes
@@ -84,7 +85,7 @@ def plot_equivariance(data: FigureData, stage: str | None) -> Figure:
     if stage is not None:
         errors = errors.filter(pl.col("stage") == stage)
     _require(errors["error"].to_list(), "no equivariance error was measured")
-    styles = style_models(errors["model"].unique().to_list())
+    styles = _styles(errors["model"].unique().to_list())
     rows = [
         (dataset, found)
         for dataset in data.datasets
@@ -101,7 +102,7 @@ def plot_equivariance(data: FigureData, stage: str | None) -> Figure:
             )
             _draw_errors(axis, chosen, styles)
             axis.set_title(scenario_label(scenario) if axis in axes[0] else "")
-        row[0].set_ylabel(f"{dataset_label(dataset)}, {found}\naccuracy")
+        row[0].set_ylabel(f"{_dataset(dataset)}, {found}\naccuracy")
     figure.supxlabel("equivariance error (undefined ones left out)", fontsize=8)
     _legend(figure, [_marker(style) for style in styles.values()], columns=5)
     return figure
@@ -112,7 +113,7 @@ def plot_slice_selection(data: FigureData) -> Figure:
     selection = data.selection("slice")
     chosen, r = _example_choice(selection)
     order = np.argsort(-np.nan_to_num(r, nan=-2), kind="stable")
-    style = style_models([selection.cell[3]])[selection.cell[3]]
+    style = _styles([selection.cell[3]])[selection.cell[3]]
     rows = -(-len(order) // 8)
     figure = Figure(figsize=(7.2, 0.95 * rows + 0.5), layout="constrained")
     axes = figure.subplots(rows, 8, sharex=True, sharey=True, squeeze=False)
@@ -147,7 +148,7 @@ def plot_pixel_selection(data: FigureData) -> Figure:
     bar = figure.colorbar(shown, ax=axes, shrink=0.7, pad=0.02)
     bar.set_label("kernel size")
     bar.outline.set_visible(False)
-    name = selection.class_names[selection.example // selection.instances]
+    name = _plain(selection.class_names[selection.example // selection.instances])
     figure.suptitle(
         f"{_cell_text(selection)}, object “{name}”, {maps.shape[1]} channels", fontsize=8
     )
@@ -158,7 +159,7 @@ def plot_operations(data: FigureData) -> Figure:
     """Operations over the input size by the formulas, and of our networks as executed."""
     figure = Figure(figsize=(7.2, 2.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    styles = style_models(["standard", "pixel_pool"])
+    styles = _styles(["standard", "pixel_pool"])
     sizes = np.arange(7, 129)
     for label, formula, style in (
         ("standard layer", standard_operations, styles["standard"]),
@@ -180,7 +181,7 @@ def plot_epoch_seconds(data: FigureData) -> Figure:
     """Table 2: seconds per epoch, ours filled and published (on an A100) hollow."""
     costs = data.costs.filter(pl.col("epoch_seconds").is_not_null())
     _require(costs["epoch_seconds"].to_list(), "no epoch was timed")
-    styles = style_models(costs["model"].unique().to_list())
+    styles = _styles(costs["model"].unique().to_list())
     datasets = [d for d in data.datasets if d in costs["dataset"].to_list()]
     figure, axes = _panels(1, len(datasets), 0.5 + 0.21 * len(styles), sharex=False)
     published = {
@@ -195,7 +196,7 @@ def plot_epoch_seconds(data: FigureData) -> Figure:
             if (dataset, model) in published:
                 axis.plot(published[dataset, model], place, "D", mfc="none", mec=style.light, ms=5)
         axis.set_xscale("log")
-        axis.set_title(dataset_label(dataset))
+        axis.set_title(_dataset(dataset))
         axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
         axis.set_ylim(len(styles) - 0.4, -0.6)
         axis.tick_params(axis="y", length=0)
@@ -211,7 +212,7 @@ def plot_ranks(data: FigureData) -> Figure:
     ranking = rank_cells(data.cells, data.protocol)
     if ranking is None:
         raise NothingToDrawError("ranks need two models with runs in the same cells")
-    styles = style_models(list(ranking.models))
+    styles = _styles(list(ranking.models))
     count = len(ranking.models)
     figure = Figure(figsize=(5.2, 0.8 + 0.22 * count), layout="constrained")
     axis = figure.subplots()
@@ -262,6 +263,20 @@ def _draw_scenarios(axis: Axes) -> None:
     axis.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
 
+def _plain(text: str) -> str:
+    """Return a text that matplotlib does not read as a formula."""
+    return text.replace("$", r"\$")
+
+
+def _styles(models: Sequence[str]) -> dict[str, ModelStyle]:
+    styles = style_models(models)
+    return {name: replace(style, label=_plain(style.label)) for name, style in styles.items()}
+
+
+def _dataset(name: str) -> str:
+    return _plain(dataset_label(name))
+
+
 def _require(values: list[Any], reason: str) -> list[Any]:
     if not values:
         raise NothingToDrawError(reason)
@@ -286,7 +301,7 @@ def _grid(
         axis.set_title(scenario_label(scenario))
     panels: dict[tuple[str, str], Axes] = {}
     for row, dataset in zip(axes, data.datasets, strict=True):
-        row[0].set_ylabel(dataset_label(dataset))
+        row[0].set_ylabel(_dataset(dataset))
         panels |= {(dataset, s): axis for s, axis in zip(scenarios, row, strict=True)}
     return figure, panels
 
@@ -374,7 +389,7 @@ def _draw_executed(axis: Axes, data: FigureData) -> None:
     """Draw the operations of whole networks, by formula (hollow) and as executed (filled)."""
     costs = data.costs.filter(pl.col("operations_executed").is_not_null())
     rows = {row["model"]: row for row in costs.iter_rows(named=True)}
-    styles = style_models(list(rows))
+    styles = _styles(list(rows))
     for place, (model, style) in enumerate(styles.items()):
         row = rows[model]
         axis.plot(row["operations_executed"], place, "o", color=style.light, ms=4.5)
@@ -397,7 +412,7 @@ def _example_choice(selection: Selection) -> tuple[NDArray[np.uint8], NDArray[np
 def _selection_title(
     selection: Selection, chosen: NDArray[np.uint8], r: NDArray[np.float64]
 ) -> str:
-    name = selection.class_names[selection.example // selection.instances]
+    name = _plain(selection.class_names[selection.example // selection.instances])
     strong = int(np.count_nonzero(np.nan_to_num(r, nan=-2) > 0.9))
     return (
         f"{_cell_text(selection)}, object “{name}”: {strong} of {len(r)} channels with r > 0.9, "
@@ -407,8 +422,8 @@ def _selection_title(
 
 def _cell_text(selection: Selection) -> str:
     _, dataset, scenario, model = selection.cell
-    label = style_models([model])[model].label
-    return f"{label}, {dataset_label(dataset)}, {scenario_label(scenario)}, seed {selection.seed}"
+    label = _styles([model])[model].label
+    return f"{label}, {_dataset(dataset)}, {scenario_label(scenario)}, seed {selection.seed}"
 
 
 def _tiles(maps: NDArray[np.uint8], columns: int = 8, gap: int = 3) -> NDArray[np.float64]:
@@ -441,7 +456,7 @@ def _example_images(data: FigureData) -> dict[str, NDArray[np.uint8]]:
 def _draw_examples(part: Any, name: str, images: NDArray[np.uint8]) -> None:  # noqa: ANN401
     flat = [image for row in images for image in row]
     axes = part.subplots(1, len(flat), squeeze=False)[0]
-    part.suptitle(dataset_label(name), fontsize=8, x=0.01, ha="left")
+    part.suptitle(_dataset(name), fontsize=8, x=0.01, ha="left")
     for index, (axis, image) in enumerate(zip(axes, flat, strict=True)):
         axis.imshow(image, cmap="gray", vmin=0, vmax=255)
         axis.set_xticks([])

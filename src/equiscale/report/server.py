@@ -47,7 +47,7 @@ class LivePage:
         try:
             if self._version and not self._reader.has_news():
                 return
-            text = render_page(self._reader.read(), live=True)
+            text = render_page(self._reader.read(), self._version + 1)
             self._version += 1
         except EquiscaleError as error:
             text = _WAITING.format(reason=html.escape(str(error)))

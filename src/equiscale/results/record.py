@@ -86,8 +86,9 @@ class Predictions:
 
     def accuracy_per_size(self) -> dict[int, float]:
         """Return the accuracy at each object size, ascending."""
-        sizes = np.unique(self.object_sizes).tolist()
-        return {size: self.accuracy((size,)) for size in sizes}
+        counts = np.bincount(self.object_sizes)
+        hits = np.bincount(self.object_sizes, weights=self.predicted == self.labels)
+        return {int(size): float(hits[size] / counts[size]) for size in np.flatnonzero(counts)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -131,7 +131,7 @@ function drawSizes() {
   const cells = shownCells().filter((c) => c.curve.mean.length);
   const published = state.published ? shownModels().map((m) => publishedCell(state.scenario, m.key)).filter(Boolean) : [];
   const label = `Line chart: accuracy at object sizes 17 to 64, ${state.dataset}, ${scenarioOf(state.scenario).label}. ` + cells.map((c) => `${modelOf(c.model).label}: ${percent(c.curve.mean[0])} at 17, ${percent(c.curve.mean[23])} at 40, ${percent(c.curve.mean[47])} at 64.`).join(" ");
-  const f = frame(box, { height: 380, x: [17, 64], y: [0, 1], label, focus: true, format: (v) => Math.round(100 * v) + " %", xFormat: (v) => v, xTicks: [17, 24, 32, 40, 48, 56, 64], xTitle: "object size in pixels", margin: { left: 52 } });
+  const f = frame(box, { height: 380, x: [17, 64], y: [0, 1], label, focus: true, format: (v) => number(100 * v) + " %", xFormat: (v) => v, xTicks: [17, 24, 32, 40, 48, 56, 64], xTitle: "object size in pixels", margin: { left: 52 } });
   const train = scenarioOf(state.scenario).train;
   f.svg.insertBefore(s("rect", { class: "shade", x: f.x(train[0]), y: f.margin.top, width: f.x(train[1]) - f.x(train[0]), height: f.height - f.margin.top - f.margin.bottom }), f.svg.firstChild);
   f.svg.append(s("text", { x: f.x((train[0] + train[1]) / 2), y: f.height - f.margin.bottom - 8, "text-anchor": "middle", "aria-hidden": "true" }, "trained on"));
@@ -185,7 +185,7 @@ function drawSeeds() {
   const height = Math.max(120, rows.length * step + 60);
   const label = `Dot plot: test accuracy of every seed, ${state.dataset}, ${scenarioOf(state.scenario).label}. ` + rows.map((r) => `${r.model.label}: ${r.cell ? `mean ${percent(r.cell.mean)} over ${r.cell.runs} seeds` : "no runs"}${r.published ? `, published ${percent(r.published.mean)}` : ""}.`).join(" ");
   const narrow = box.clientWidth < 460;
-  const f = frame(box, { height, x: [low, 1], y: [rows.length, 0], yTicks: [], label, format: (v) => Math.round(100 * v) + " %", xTitle: "test accuracy", margin: { left: narrow ? 118 : 150, right: 18 } });
+  const f = frame(box, { height, x: [low, 1], y: [rows.length, 0], yTicks: [], label, format: (v) => number(100 * v) + " %", xTitle: "test accuracy", margin: { left: narrow ? 118 : 150, right: 18 } });
   rows.forEach((row, index) => {
     const y = f.y(index + 0.5);
     const colour = `var(--${row.model.colour})`;
@@ -281,7 +281,7 @@ function drawSelection() {
       s("line", { x1: x, x2: x, y1: f.y(Math.min(...values)), y2: f.y(Math.max(...values)), style: `stroke:${colour}`, "stroke-width": 2, opacity: 0.3, "stroke-linecap": "round" }));
     const dot = s("circle", { class: "dot", cx: x, r: 5, style: `fill:${colour}` });
     group.append(dot);
-    explains(group, () => [`channel ${channel}`, ["r", r[channel] === null ? "undefined (constant)" : r[channel].toFixed(3)], [`kernel at ${state.size} px`, values[state.size - 17]], ["over all sizes", `${Math.min(...values)} … ${Math.max(...values)}`]]);
+    explains(group, () => [`channel ${channel}`, ["r", r[channel] === null ? "undefined (constant)" : r[channel].toFixed(3)], ["95 % interval of r", fisher(r[channel])], [`kernel at ${state.size} px`, values[state.size - 17]], ["over all sizes", `${Math.min(...values)} … ${Math.max(...values)}`]]);
     f.svg.append(group);
     return { dot, values };
   });
@@ -303,6 +303,14 @@ function drawSelection() {
   draw();
 }
 
+// Dark violet, blue-green, yellow: brightness rises evenly, so it reads without colour vision.
+const HEAT = [[47, 10, 74], [52, 84, 140], [31, 150, 139], [122, 204, 82], [253, 231, 60]];
+function heatColour(t) {
+  const place = Math.max(0, Math.min(0.9999, t)) * (HEAT.length - 1);
+  const low = Math.floor(place), share = place - low;
+  return HEAT[low].map((value, i) => Math.round(value + share * (HEAT[low + 1][i] - value)));
+}
+
 function drawMaps(current) {
   const box = $$("maps");
   if (current.pool !== "pixel") { box.replaceChildren(); return; }
@@ -316,7 +324,7 @@ function drawMaps(current) {
     const image = context.createImageData(side, side);
     for (let i = 0; i < side * side; i++) {
       const t = Math.min(1, (kernelAt(text, start + place * side * side + i) - 7) / (largest - 7));
-      image.data.set([Math.round(20 + 235 * t), Math.round(30 + 190 * t * t + 20 * t), Math.round(84 + 60 * Math.sin(3.1 * t) - 40 * t), 255], 4 * i);
+      image.data.set([...heatColour(t), 255], 4 * i);
     }
     context.putImageData(image, 0, 0);
     return h("figure", {}, canvas, h("figcaption", {}, `channel ${channel}`));
@@ -329,6 +337,13 @@ function correlation(xs, ys) {
   let xy = 0, xx = 0, yy = 0;
   xs.forEach((x, i) => { xy += (x - mx) * (ys[i] - my); xx += (x - mx) ** 2; yy += (ys[i] - my) ** 2; });
   return xx * yy > 0 ? xy / Math.sqrt(xx * yy) : null;
+}
+
+// Interval of r by Fisher's transformation, over the 48 object sizes.
+function fisher(r) {
+  if (r === null || Math.abs(r) >= 1) return "–";
+  const half = 1.96 / Math.sqrt(data.sizes.length - 3);
+  return `${Math.tanh(Math.atanh(r) - half).toFixed(2)} … ${Math.tanh(Math.atanh(r) + half).toFixed(2)}`;
 }
 
 function drawErrors() {
@@ -349,7 +364,7 @@ function drawErrors() {
   const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
   const label = `Scatter plot: equivariance error after ${stage} against test accuracy. ` + series.map((x) => `${x.model.label}: mean error ${number(mean(x.runs.map((e) => e.error)))}.`).join(" ");
   const top = Math.max(...errors) * 1.06;
-  const f = frame($$("errors"), { height: 340, x: [0, top], y: [Math.max(0, Math.min(...accuracies) - 0.04), Math.min(1, Math.max(...accuracies) + 0.03)], label, xFormat: (v) => number(v, 2), format: (v) => Math.round(100 * v) + " %", xTitle: `equivariance error · ${lost} undefined left out`, margin: { left: 52 } });
+  const f = frame($$("errors"), { height: 340, x: [0, top], y: [Math.max(0, Math.min(...accuracies) - 0.04), Math.min(1, Math.max(...accuracies) + 0.03)], label, xFormat: (v) => number(v, 2), format: (v) => number(100 * v) + " %", xTitle: `equivariance error · ${lost} undefined left out`, margin: { left: 52 } });
   for (const { model, runs } of series) {
     const group = s("g", { tabindex: 0, role: "img", "aria-label": `${model.label}: mean error ${number(mean(runs.map((e) => e.error)))}, mean accuracy ${percent(mean(runs.map((e) => e.test_accuracy)))}` });
     for (const run of runs) {
@@ -371,7 +386,7 @@ function drawRanks() {
     return;
   }
   const critical = ranking.critical_difference;
-  $$("rank-note").textContent = `1 is best, over ${ranking.cells} cells that have every model` + (ranking.left_out ? ` (${ranking.left_out} left out)` : "") + (critical ? `. Bars: critical difference ${critical.toFixed(2)} (Nemenyi, 5 %): models whose bars overlap are not told apart.` : ".") + (ranking.p_value !== null ? ` Friedman ${pValue(ranking.p_value)}.` : "");
+  $$("rank-note").textContent = `1 is best, over ${ranking.cells} ${ranking.cells === 1 ? "cell that has" : "cells that have"} every model` + (ranking.left_out ? ` (${ranking.left_out} left out)` : "") + (critical ? `. Bars: critical difference ${critical.toFixed(2)} (Nemenyi, 5 %): models whose bars overlap are not told apart.` : ".") + (ranking.p_value !== null ? ` Friedman ${pValue(ranking.p_value)}.` : "");
   const count = ranking.models.length, step = 28;
   const label = "Average ranks: " + ranking.models.map((key, i) => `${modelOf(key).label} ${ranking.ranks[i].toFixed(2)}`).join(", ");
   const f = frame($$("ranks"), { height: count * step + 60, x: [1, count], y: [count, 0], yTicks: [], xTicks: Array.from({ length: count }, (_, i) => i + 1), label, xTitle: "average rank", margin: { left: 150, right: 20 } });
@@ -468,12 +483,10 @@ function setTheme(theme) {
 }
 
 function watchServer() {
-  let version = null;
   setInterval(async () => {
     try {
       const answer = await (await fetch("version", { cache: "no-store" })).text();
-      if (version !== null && answer !== version) location.reload();
-      version = answer;
+      if (answer !== document.body.dataset.version) location.reload();
     } catch { /* the server is gone; what is shown stays */ }
   }, 2000);
 }
@@ -491,7 +504,7 @@ async function start() {
   addEventListener("hashchange", () => { readState(); drawAll(); });
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; drawAll(); } });
-  if (document.body.dataset.live === "true") watchServer();
+  if (document.body.dataset.version) watchServer();
   document.body.dataset.ready = "true";
 }
 start();

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.synthetic_runs import Study, write_records
+
+from equiscale import create_model
+from equiscale.core.spec import Scenario
+from equiscale.models.checkpoint import save_model
+
+
+def equiscale(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "equiscale", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": "60"}
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    study = Study(scenarios=(Scenario.MID_TO_REST,), models=("standard", "slice_pool"))
+    write_records(study.records(), tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def test_report_writes_one_file(results: Path, tmp_path: Path) -> None:
+    done = equiscale("report", "--out", "page.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("page.html: 6 runs")
+    text = (tmp_path / "page.html").read_text()
+    assert "connect-src 'none'" in text
+    assert "https://" not in text
+
+
+def test_compare_prints_every_cell_on_one_line(results: Path, tmp_path: Path) -> None:
+    done = equiscale("compare", "--results", results, "--out", "c.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "standard" in line]
+    assert "39.11 %" in line
+    assert "published means lie in our interval" in done.stdout
+    assert len((tmp_path / "c.csv").read_text().splitlines()) == 3
+
+
+def test_figures_says_what_it_wrote_and_what_is_missing(results: Path, tmp_path: Path) -> None:
+    names = "ranks,suppl4-pixel-selection"
+    done = equiscale("figures", "--only", names, "--formats", "svg", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ranks: figures/ranks.svg" in done.stdout
+    assert "not drawn: no run has a layer with pixel pooling" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["report", "figures", "compare"])
+def test_an_empty_directory_is_explained(tmp_path: Path, command: str) -> None:
+    (tmp_path / "runs").mkdir()
+    done = equiscale(command, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no finished run" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
+
+
+def test_measure_prints_and_writes(emoji_file: Path, tmp_path: Path) -> None:
+    model = create_model("standard", in_channels=1, num_classes=36)
+    save_model(model, tmp_path / "model.safetensors")
+    arguments = ("--checkpoint", "model.safetensors", "--data", emoji_file, "--out", "m.npz")
+    done = equiscale("measure", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for text in ("17…32", "stage2_64_49", "operations_executed", "scale_selection: does not apply"):
+        assert text in done.stdout
+    with np.load(tmp_path / "m.npz", allow_pickle=False) as file:
+        assert file["equivariance.stage2"].shape == (6, 36)
+        assert len(json.loads(str(file["values"]))["accuracy_per_size"]) == 48
+
+
+def test_measure_refuses_a_model_of_other_classes(emoji_file: Path, tmp_path: Path) -> None:
+    model = create_model("standard", in_channels=3, num_classes=7)
+    save_model(model, tmp_path / "model.safetensors")
+    arguments = ("--checkpoint", "model.safetensors", "--data", emoji_file)
+    done = equiscale("measure", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "3 channels and knows 7 classes" in done.stderr
