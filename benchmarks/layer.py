@@ -104,7 +104,7 @@ def sizes() -> list[Row]:
         for method in methods:
             contenders[method] = _inference(SConv2d(16, 32, 7, pool="pixel", method=method), x)  # type: ignore[arg-type]
         # Beyond 64 the definition takes minutes, and auto takes the spectral method for certain.
-        found = measure_ratios(contenders, "Conv2d", rounds=11 if n < 128 else 3)
+        found = measure_ratios(contenders, "Conv2d", rounds=11 if n < 64 else 3)
         found.setdefault("auto", found["spectral"])
         rows += [{"n": n, "batch": batch, "method": m, "ratio": r} for m, r in found.items()]
     return rows
