@@ -44,4 +44,4 @@ def test_the_same_size_changes_nothing() -> None:
 
 def test_unknown_interpolation_names_the_known() -> None:
     with pytest.raises(OptionError, match="did you mean 'bicubic'"):
-        resampling_matrix(3, 5, "bicubc")  # type: ignore[arg-type]
+        resampling_matrix(3, 5, "bicubc")

@@ -66,8 +66,10 @@ def test_gradient(mode: PoolMode) -> None:
 def test_wrong_input_is_named() -> None:
     with pytest.raises(ShapeError, match=r"\[N, C, S, H, W\].*\[2, 3, 4, 5\]"):
         scale_pool(torch.zeros(2, 3, 4, 5), "pixel")
-    with pytest.raises(ShapeError, match="S at least 1"):
+    with pytest.raises(ShapeError, match="at least 1"):
         scale_pool(torch.zeros(2, 3, 0, 5, 5), "pixel")
+    with pytest.raises(ShapeError, match="at least 1"):
+        scale_pool(torch.zeros(2, 3, 4, 0, 5), "slice")
     with pytest.raises(OptionError, match="did you mean 'pixel'"):
         ScalePool("pixle")  # type: ignore[arg-type]
 

@@ -231,15 +231,16 @@ def test_bias_device_and_dtype() -> None:
     assert layer(torch.randn(1, 1, 8, 8).double()).dtype == torch.float64
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_transformed_in_float32(dtype: torch.dtype) -> None:
-    layer = SConv2d(2, 3, 3, pool="pixel", method="spectral")
+def test_half_precision_is_computed_in_float32(dtype: torch.dtype, method: Any) -> None:
+    layer = SConv2d(2, 3, 3, pool="pixel", method=method)
     x = torch.randn(2, 2, 12, 12)
-    half = SConv2d(2, 3, 3, pool="pixel", method="spectral", dtype=dtype)
+    half = SConv2d(2, 3, 3, pool="pixel", method=method, dtype=dtype)
     half.load_state_dict(layer.state_dict())
     y = half(x.to(dtype))
     assert y.dtype == dtype
-    rounded = SConv2d(2, 3, 3, pool="pixel", method="spectral")
+    rounded = SConv2d(2, 3, 3, pool="pixel", method=method)
     rounded.load_state_dict(half.state_dict())
     torch.testing.assert_close(y, rounded(x.to(dtype).float()).to(dtype))
     y.sum().backward()
@@ -247,9 +248,10 @@ def test_half_precision_is_transformed_in_float32(dtype: torch.dtype) -> None:
     assert half.weight.grad.dtype == dtype
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("pool", POOLS)
-def test_autocast_computes_in_float32(pool: Any) -> None:
-    layer = SConv2d(2, 3, 3, pool=pool, method="spectral")
+def test_autocast_computes_in_float32(pool: Any, method: Any) -> None:
+    layer = SConv2d(2, 3, 3, pool=pool, method=method)
     x = torch.randn(2, 2, 12, 12)
     expected = layer(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -260,10 +262,11 @@ def test_autocast_computes_in_float32(pool: Any) -> None:
     actual.sum().backward()
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("pool", POOLS)
-def test_compiles_without_graph_breaks(pool: Any) -> None:
+def test_compiles_without_graph_breaks(pool: Any, method: Any) -> None:
     torch.compiler.reset()
-    layer = SConv2d(2, 3, 3, pool=pool, method="spectral")
+    layer = SConv2d(2, 3, 3, pool=pool, method=method)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     x = torch.randn(2, 2, 12, 12, requires_grad=True)
     torch.testing.assert_close(compiled(x), layer(x))
@@ -331,6 +334,40 @@ def test_threads_do_not_disturb_each_other() -> None:
     assert all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_output_may_be_changed_in_place(pool: Any, method: Any) -> None:
+    for groups in (1, 2):
+        layer = SConv2d(2, 4, 3, groups=groups, pool=pool, method=method)
+        nn.Sequential(layer, nn.ReLU(inplace=True))(torch.randn(2, 2, 12, 12)).sum().backward()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_channels_last(pool: Any) -> None:
+    layer = SConv2d(3, 4, 5, pool=pool, method="spectral")
+    x = torch.randn(2, 3, 20, 24)
+    expected = layer(x)
+    layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    torch.testing.assert_close(layer(x.to(memory_format=torch.channels_last)), expected)
+
+
+def test_second_derivatives_name_the_method_that_has_them() -> None:
+    x, weight, _ = make_case((9, 9, 3))
+    for method in METHODS:
+        y = scaled_conv2d(x, weight, pool="pixel", method=method)
+        (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        if method == "direct":
+            grad.square().sum().backward()
+        else:
+            with pytest.raises(OptionError, match="method='direct'"):
+                grad.square().sum().backward()
+
+
+def test_meta_device_gives_shapes() -> None:
+    layer = SConv2d(1, 16, 7, pool="pixel", device="meta")
+    assert layer(torch.empty(16, 1, 64, 64, device="meta")).shape == (16, 16, 58, 58)
+
+
 def test_input_of_any_size_at_run_time() -> None:
     layer = SConv2d(1, 2, 3, pool="pixel")
     for height, width in ((3, 3), (3, 20), (9, 8), (17, 5)):
@@ -382,6 +419,16 @@ BAD_CALLS: list[tuple[dict[str, Any], type[EquiscaleError], str]] = [
     ({"pool": "slize"}, OptionError, "did you mean 'slice'"),
     ({"method": "spectra"}, OptionError, "did you mean 'spectral'"),
     ({"return_indices": True}, OptionError, "return_indices needs a pool"),
+    ({"padding": 2}, OptionError, "unknown padding 2"),
+    ({"pool": 1}, OptionError, "unknown pool 1"),
+    ({"stride": 2.0}, OptionError, "stride must be an integer or two of them"),
+    ({"stride": (2, 2, 2)}, OptionError, "stride must be an integer or two of them"),
+    ({"kernel_sizes": 5}, OptionError, "a sequence of integers, got 5"),
+    ({"kernel_sizes": [5.0, 7.0]}, OptionError, "a sequence of integers"),
+    ({"groups": 2.0}, OptionError, "groups must divide"),
+    ({"x": torch.zeros(1, 2, 0, 9)}, ShapeError, "at least one pixel"),
+    ({"x": torch.zeros(1, 2, 9, 9).double()}, OptionError, "one dtype.*float64.*float32"),
+    ({"weight": torch.zeros(0, 2, 5, 5)}, ShapeError, "no empty axis"),
     (
         {"padding": "same", "padding_mode": "reflect", "kernel_sizes": (5, 21)},
         ShapeError,
@@ -409,6 +456,8 @@ def test_wrong_calls_are_explained(
     [
         {"groups": 3},
         {"kernel_size": 0},
+        {"kernel_size": (5, 5)},
+        {"groups": 2.0},
         {"kernel_sizes": []},
         {"stride": (1, 0)},
         {"pool": "max"},

@@ -94,11 +94,6 @@ def test_exported_and_in_onnx_with_a_free_batch_size(name: str, tmp_path: Path) 
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="kernels are resampled by an interpolation inside the graph, and the runtime's bicubic "
-    "one differs by 0.004 here; resampling in closed form agrees to 1e-7",
-)
 @pytest.mark.filterwarnings("ignore")
 def test_onnx_with_large_kernels(tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ from equiscale.core.errors import DuplicateNameError, UnknownNameError
 T = TypeVar("T")
 
 
-def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown_name_message(kind: str, name: object, known: Iterable[str]) -> str:
     """Say that `name` is no `kind`, with the near matches first and then all that exist.
 
     Example:
@@ -19,7 +19,7 @@ def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
         "unknown model 'standart'; did you mean 'standard'? Known: standard, xu"
     """
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     return f"unknown {kind} {name!r}{hint} Known: {', '.join(names) or 'none'}"
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from equiscale.core.errors import OptionError
+from equiscale.core.registry import unknown_name_message
+
 CANVAS = 64
 """Side of an image in pixels."""
 
@@ -21,6 +24,14 @@ class Split(str, Enum):
     TRAIN = "train"
     VALID = "valid"
     TEST = "test"
+
+    @classmethod
+    def named(cls, name: Split | str) -> Split:
+        """Return the split of this name; `OptionError` if there is none."""
+        names = [split.value for split in cls]
+        if name not in names:
+            raise OptionError(unknown_name_message("split", name, names))
+        return cls(name)
 
 
 class Scenario(str, Enum):
@@ -50,9 +61,9 @@ class Scenario(str, Enum):
             return self.train_sizes
         return tuple(size for size in sorted(OBJECT_SIZES) if size not in self.train_sizes)
 
-    def sizes(self, split: Split) -> tuple[int, ...]:
+    def sizes(self, split: Split | str) -> tuple[int, ...]:
         """Object sizes of a split, ascending."""
-        return self.test_sizes if split is Split.TEST else self.train_sizes
+        return self.test_sizes if Split.named(split) is Split.TEST else self.train_sizes
 
 
 _TRAIN_SIZES = {

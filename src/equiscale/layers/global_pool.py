@@ -21,10 +21,8 @@ class GlobalMaxPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, *] -> [N, C]`."""
-        if x.ndim < 3:
-            raise ShapeError(f"GlobalMaxPool needs [N, C, ...] with more axes, got {_axes(x)}")
+        if x.ndim < 3 or 0 in x.shape[2:]:
+            raise ShapeError(
+                f"GlobalMaxPool needs [N, C, ...] with more axes, none empty, got {list(x.shape)}"
+            )
         return x.flatten(2).max(dim=2).values
-
-
-def _axes(x: Tensor) -> list[int]:
-    return list(x.shape)

@@ -96,14 +96,22 @@ def direct_work(x: Tensor, weight: Tensor, geometry: Geometry) -> Work:
 
 def spectral_work(x: Tensor, weight: Tensor, geometry: Geometry) -> Work:
     """Kernel spectra, products and inverse transforms, and the maps without their frames."""
-    reach = geometry.kernel_sizes[-1] // 2 if geometry.padding == "same" else 0
     height, width = geometry.input_size
-    frequencies = (height + reach) // 2 + 1, (width + reach) // 2 + 1
+    added = _period(geometry)
+    frequencies = (height + added) // 2 + 1, (width + added) // 2 + 1
     extents = [_extents(geometry, size) for size in geometry.kernel_sizes]
     products = multiply_adds(frequencies, extents, x.shape[0], weight.shape)
     pixels = sum(height * width for height, width in extents)
     maps = x.shape[0] * weight.shape[0]
     return Work(len(extents), products / 1e6, maps * pixels / 1e6)
+
+
+def _period(geometry: Geometry) -> int:
+    """How much longer than the input the transforms are."""
+    largest = geometry.kernel_sizes[-1]
+    if geometry.padding == "valid":
+        return 0
+    return largest // 2 if geometry.padding_mode == "zeros" else largest - 1
 
 
 def _extents(geometry: Geometry, kernel_size: int) -> tuple[int, int]:

@@ -57,9 +57,9 @@ def scale_pool(
         [2.0, 2.0]
     """
     check_pool_mode(mode)
-    if stack.ndim != 5 or stack.shape[2] == 0:
+    if stack.ndim != 5 or 0 in stack.shape[2:]:
         raise ShapeError(
-            f"scale_pool needs [N, C, S, H, W] with S at least 1, got {list(stack.shape)}"
+            f"scale_pool needs [N, C, S, H, W] with S, H and W at least 1, got {list(stack.shape)}"
         )
     if mode == "pixel":
         values, indices = stack.max(dim=2)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
+from equiscale.core.options import check_positive
 from equiscale.layers.direct import direct_conv
 from equiscale.layers.geometry import (
     Geometry,
@@ -108,9 +111,10 @@ def scaled_conv2d(
         return_indices: With a pool, also return the chosen scale indices, int64: `[N, O, H', W']`
             for pixel, `[N, O]` for slice and energy.
         method: `"direct"`, the definition, or `"spectral"`, the same numbers up to rounding in a
-            fraction of the time; `"auto"` estimates which is faster. The direct method can be
-            exported and differentiated twice. A NaN or infinity in the input reaches the outputs
-            whose windows contain it with direct, and the sample's whole output with spectral.
+            fraction of the time; `"auto"` estimates which is faster. Only the direct method can
+            be differentiated twice; under `torch.export`, auto takes it. A NaN or infinity in the
+            input reaches the outputs whose windows contain it with direct, and the sample's whole
+            output with spectral. Half precision and autocast compute in float32 with both.
 
     Raises:
         ShapeError: A tensor has the wrong shape, or the input is too small for the kernels.
@@ -131,7 +135,7 @@ def scaled_conv2d(
     geometry = resolve_geometry(
         (input.shape[2], input.shape[3]),
         weight.shape[-1],
-        kernel_sizes,
+        _whole_sizes(kernel_sizes),
         _pair(stride),
         padding,
         padding_mode,
@@ -139,20 +143,64 @@ def scaled_conv2d(
     if method == "auto":
         method = choose_method(input, weight, geometry)
     convolve = direct_conv if method == "direct" or input.shape[0] == 0 else spectral_conv
-    values, indices = convolve(
-        input, weight, bias, geometry, groups, interpolation, pool, return_indices
-    )
+    autocast = _autocast_is_on(input)
+    pause = torch.autocast(input.device.type, enabled=False) if autocast else nullcontext()
+    with pause:
+        values, indices = convolve(
+            _single(input),
+            _single(weight),
+            None if bias is None else _single(bias),
+            geometry,
+            groups,
+            interpolation,
+            pool,
+            return_indices,
+        )
+    if not autocast:
+        values = values.to(input.dtype)
     return (values, indices) if indices is not None else values
 
 
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
+def _autocast_is_on(tensor: Tensor) -> bool:
+    device = tensor.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def _single(tensor: Tensor) -> Tensor:
+    """Return half-precision numbers in float32."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _pair(value: object) -> tuple[int, int]:
+    """Return two steps, from one number or from two."""
+    if isinstance(value, int):
+        return value, value
+    if isinstance(value, Sequence) and len(value) == 2:
+        down, across = value
+        if isinstance(down, int) and isinstance(across, int):
+            return down, across
+    raise OptionError(f"stride must be an integer or two of them, got {value!r}")
+
+
+def _whole_sizes(kernel_sizes: object) -> tuple[int, ...] | None:
+    """Return the sizes as a tuple, from any iterable of integers."""
+    if kernel_sizes is None:
+        return None
+    try:
+        return tuple(map(operator.index, kernel_sizes))  # type: ignore[call-overload]
+    except TypeError:
+        raise OptionError(
+            f"kernel_sizes must be None or a sequence of integers, got {kernel_sizes!r}"
+        ) from None
 
 
 def _check_tensors(input: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
-    if weight.ndim != 4 or weight.shape[2] != weight.shape[3] or weight.shape[2] == 0:
-        raise ShapeError(f"weight must be [O, C, k, k] with a square kernel, got {_shape(weight)}")
-    if groups < 1 or weight.shape[0] % groups:
+    if weight.ndim != 4 or weight.shape[2] != weight.shape[3] or weight.numel() == 0:
+        raise ShapeError(
+            f"weight must be [O, C, k, k] with a square kernel and no empty axis, "
+            f"got {_shape(weight)}"
+        )
+    if not isinstance(groups, int) or groups < 1 or weight.shape[0] % groups:
         raise OptionError(
             f"groups must divide the {weight.shape[0]} output channels, got groups={groups}"
         )
@@ -162,8 +210,14 @@ def _check_tensors(input: Tensor, weight: Tensor, bias: Tensor | None, groups: i
             f"input must be [N, {channels}, H, W] for this weight {_shape(weight)} with "
             f"groups={groups}, got {_shape(input)}"
         )
+    if 0 in input.shape[2:]:
+        raise ShapeError(f"input must have at least one pixel, got {_shape(input)}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError(f"bias must be [{weight.shape[0]}], got {_shape(bias)}")
+    if input.dtype != weight.dtype and not _autocast_is_on(input):
+        raise OptionError(
+            f"input and weight must have one dtype, got {input.dtype} and {weight.dtype}"
+        )
 
 
 def _check_choices(interpolation: str, pool: str | None, method: str) -> None:
@@ -232,12 +286,12 @@ class SConv2d(nn.Module):
         _check_choices(interpolation, pool, method)
         check_padding(padding, padding_mode)
         check_stride(_pair(stride))
-        if kernel_sizes is not None:
-            check_kernel_sizes(kernel_sizes)
+        self.kernel_sizes = _whole_sizes(kernel_sizes)
+        if self.kernel_sizes is not None:
+            check_kernel_sizes(self.kernel_sizes)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = kernel_size
-        self.kernel_sizes = None if kernel_sizes is None else tuple(kernel_sizes)
         self.stride = _pair(stride)
         self.padding: Padding = padding
         self.padding_mode: PaddingMode = padding_mode
@@ -316,12 +370,10 @@ class SConv2d(nn.Module):
 
 
 def _check_sizes(in_channels: int, out_channels: int, kernel_size: int, groups: int) -> None:
-    if min(in_channels, out_channels, kernel_size) < 1:
-        raise OptionError(
-            f"in_channels, out_channels and kernel_size must be at least 1, "
-            f"got {in_channels}, {out_channels} and {kernel_size}"
-        )
-    if groups < 1 or in_channels % groups or out_channels % groups:
+    check_positive(
+        in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, groups=groups
+    )
+    if in_channels % groups or out_channels % groups:
         raise OptionError(
             f"groups must divide in_channels={in_channels} and out_channels={out_channels}, "
             f"got groups={groups}"

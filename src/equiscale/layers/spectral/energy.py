@@ -28,7 +28,7 @@ def map_sums(x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, groups:
     rows = (over_rows.flatten(0, 1) @ x).unflatten(2, (S, k))
     moments = rows.permute(2, 0, 1, 3, 4).flatten(1, 3) @ over_columns.transpose(1, 2)
     by_group = moments.view(S * N, groups, C // groups * k * k).transpose(0, 1)
-    sums = by_group @ weight.view(groups, -1, C // groups * k * k).transpose(1, 2)
+    sums = by_group @ weight.reshape(groups, -1, C // groups * k * k).transpose(1, 2)
     sums = sums.transpose(0, 1).reshape(S, N, -1)
     if bias is not None:
         areas = [h * w for h, w in zip(plan.rows.extents, plan.columns.extents, strict=True)]

@@ -11,8 +11,6 @@ from equiscale.layers.kernel_scaling import Interpolation
 from equiscale.layers.scale_pool import PoolMode, scale_pool
 from equiscale.layers.spectral.ops import NO_POOL, Settings, spectral_operator
 
-_HALF_PRECISION = (torch.float16, torch.bfloat16)
-
 
 def spectral_conv(
     x: Tensor,
@@ -24,26 +22,25 @@ def spectral_conv(
     pool: PoolMode | None,
     return_indices: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """`[N, C, H, W] -> [N, O, (S,) H', W']`, equal to `direct_conv` up to rounding.
-
-    Half-precision inputs are transformed in float32 and rounded at the end; under autocast
-    everything is float32.
-    """
-    dtype = x.dtype
-    autocast = torch.is_autocast_enabled(x.device.type)
-    if autocast or dtype in _HALF_PRECISION:
-        x, weight = x.float(), weight.float()
-        bias = None if bias is None else bias.float()
-    strided = geometry.stride != (1, 1)
-    fused = None if strided and pool != "pixel" else pool
+    """`[N, C, H, W] -> [N, O, (S,) H', W']`, equal to `direct_conv` up to rounding."""
+    down, across = geometry.stride
+    whole_maps_compete = pool in ("slice", "energy") and geometry.stride != (1, 1)
+    fused = None if whole_maps_compete else pool
     x, settings = _prepare(x, geometry, interpolation, groups, fused)
-    tensors = (x, weight) if bias is None else (x, weight, bias)
-    tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    values, choice = spectral_operator(x, weight, bias, settings, tracked or return_indices)
-    indices = choice.long() if pool is not None and return_indices else None
-    if strided:
-        values, indices = _subsample(values, indices, geometry, pool, fused, return_indices)
-    return values if autocast else values.to(dtype), indices
+    track = fused is not None and (return_indices or _is_trained(x, weight, bias))
+    values, choice = spectral_operator(x, weight, bias, settings, track)
+    values = values[..., ::down, ::across]
+    if whole_maps_compete:
+        assert pool is not None
+        values, choice = scale_pool(values, pool, return_indices=True)
+    elif pool == "pixel" and track:
+        choice = choice[..., ::down, ::across]
+    return values, choice.long() if return_indices else None
+
+
+def _is_trained(*tensors: Tensor | None) -> bool:
+    """Whether a gradient may be asked for."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def _prepare(
@@ -63,22 +60,3 @@ def _prepare(
             x = extend(x, sizes[-1], geometry.padding_mode)
     name = pool or NO_POOL
     return x, Settings(sizes, output_size, zero_extended, interpolation, groups, name)
-
-
-def _subsample(
-    values: Tensor,
-    indices: Tensor | None,
-    geometry: Geometry,
-    pool: PoolMode | None,
-    fused: PoolMode | None,
-    return_indices: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Keep every stride-th pixel; a pool that looks at whole maps comes after that."""
-    down, across = geometry.stride
-    values = values[..., ::down, ::across]
-    if fused == "pixel":
-        return values, None if indices is None else indices[..., ::down, ::across]
-    if pool is None:
-        return values, None
-    values, chosen = scale_pool(values, pool, return_indices=True)
-    return values, chosen if return_indices else None

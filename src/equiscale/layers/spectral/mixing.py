@@ -205,16 +205,16 @@ class RowMixing:
         plan = self._problem.plan
         basis, h = plan.rows.kernels[scale_index], plan.rows.half(scale_index)
         N2, C2 = self._problem.spectrum.shape[4:]
-        for wave, first, second, sign in (
-            (plan.rows.cosine[:h], self._total, self._difference, -1),
-            (plan.rows.sine[:h], self._difference, self._total, -1),
+        for wave, first, second in (
+            (plan.rows.cosine[:h], self._total, self._difference),
+            (plan.rows.sine[:h], self._difference, self._total),
         ):
             num_even, num_odd = basis.even.shape[1], basis.odd.shape[1]
             V = len(first)
             result = self._workspace.take("responses", V, num_even + num_odd, C2, h, N2)
             for place, functions, spectrum in (
                 (result[:, :num_even], basis.even, first),
-                (result[:, num_even:], sign * basis.odd, second),
+                (result[:, num_even:], -basis.odd, second),
             ):
                 matrix = (functions.T[:, None] * wave).flatten(0, 1)
                 out = self._workspace.take("response", V, len(matrix), C2 * N2)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from equiscale.core.errors import OptionError
 from equiscale.layers.kernel_scaling import Interpolation
 from equiscale.layers.spectral.adjoint import (
     Gradients,
@@ -225,4 +226,11 @@ def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
     )
 
 
+def _refuse(ctx: Any, *grads: Tensor) -> None:
+    raise OptionError(
+        "the spectral method has no second derivatives; use method='direct', which has"
+    )
+
+
 _forward.register_autograd(_differentiate, setup_context=_save_for_backward)
+_backward.register_autograd(_refuse)

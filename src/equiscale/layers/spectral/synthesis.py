@@ -98,8 +98,15 @@ def assemble(quarters: Tensor, problem: Problem, size: tuple[int, int]) -> Tenso
     for place, quarter, reverse in zip(_quadrant_views(maps), quarters, _REVERSED, strict=True):
         h, w = place.shape[:2]
         place.copy_(quarter[quarter.shape[0] - h :, quarter.shape[1] - w :].flip(reverse))
-    by_group = maps.flatten(0, 1).T.contiguous().view(problem.groups, problem.num_samples, -1)
-    return by_group.transpose(0, 1).reshape(problem.num_samples, -1, *size)
+    G, N = problem.groups, problem.num_samples
+    result = quarters.new_empty(N, problem.num_channels, *size)
+    by_map = maps.flatten(0, 1).T
+    if G == 1:  # torch transposes matrices faster than tensors of more axes
+        result.view(by_map.shape).copy_(by_map)
+    else:
+        groups = by_map.unflatten(0, (G, N, -1)).transpose(0, 1)
+        result.view(groups.shape).copy_(groups)
+    return result
 
 
 def disassemble(maps: Tensor, groups: int) -> Tensor:
