@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import statistics
 import sys
 import time
@@ -100,10 +99,17 @@ def measure_inference_seconds(
     return statistics.median(seconds) / batch_size
 
 
-def peak_memory_bytes(device: torch.device) -> int:
-    """Return the most memory in use so far: of the GPU, or of this process on a CPU."""
+def peak_memory_bytes(device: torch.device) -> int | None:
+    """Return the most memory in use so far: of the GPU, or of this process on a CPU.
+
+    None on a platform that does not say, as Windows.
+    """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
+    try:
+        import resource
+    except ImportError:
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

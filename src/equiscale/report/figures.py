@@ -85,7 +85,7 @@ def write_figures(
             with mpl.rc_context(_PAPER_STYLE):
                 figure = FIGURES[name](data)
                 figure.draw_without_rendering()
-                figure.set_layout_engine("none")  # computed once, the same in every format
+                figure.set_layout_engine(None)  # computed once, the same in every format
                 files = [_save(figure, directory / f"{name}.{ending}") for ending in formats]
                 table = _tables(name, data)
         except NothingToDrawError as error:
