@@ -198,6 +198,38 @@ def test_rounding_beyond_the_border_is_forgiven(coco: Path) -> None:
     assert read_annotations(coco).objects[0].box.left == 0
 
 
+def test_every_object_has_positions_of_its_own(coco: Path) -> None:
+    def repeat_ids(content: Any) -> None:
+        for annotation in content["annotations"]:
+            annotation["id"] = 1
+
+    edit_coco(coco, repeat_ids)
+    assert len({item.key for item in read_annotations(coco).objects}) == 18
+
+
+def test_pictures_outside_the_source_are_refused(coco: Path) -> None:
+    inside = coco / "inside"
+    inside.mkdir()
+    (coco / "boxes.json").rename(inside / "boxes.json")
+    shutil.move(coco / "images", inside / "images")
+    (inside / "images" / "0.png").rename(coco / "0.png")
+    for name in ("../0.png", str(coco / "0.png")):
+        edit_coco(inside, lambda content, name=name: content["images"][0].update(file_name=name))
+        with pytest.raises(SourceError, match="no picture"):
+            read_annotations(inside)
+
+
+def test_pictures_may_be_named_from_the_folder_of_the_annotations(coco: Path) -> None:
+    def lead_back(content: Any) -> None:
+        for image in content["images"]:
+            image["file_name"] = f"../images/{image['file_name']}"
+
+    edit_coco(coco, lead_back)
+    (coco / "annotations").mkdir()
+    (coco / "boxes.json").rename(coco / "annotations" / "boxes.json")
+    assert read_annotations(coco).objects[0].photo == Photo(coco / "images" / "0.png")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -207,6 +239,9 @@ def test_rounding_beyond_the_border_is_forgiven(coco: Path) -> None:
         (lambda content: content["annotations"][0].update(image_id=77), "broken COCO data"),
         (lambda content: content["categories"].append({"id": "a", "name": "b"}), "broken COCO"),
         (lambda content: content["images"][0].update(file_name="no.png"), r"no picture no\.png"),
+        (lambda content: content["categories"][0].update(name="apple"), "class name apple repeat"),
+        (lambda content: content["categories"][0].update(id=3), "id 3 repeatedly"),
+        (lambda content: content["images"][0].update(id=1), "id 1 repeatedly"),
     ],
 )
 def test_broken_coco_files_are_named(coco: Path, change: Any, message: str) -> None:
@@ -264,6 +299,32 @@ def test_yolo_without_names_or_pictures(yolo: Path) -> None:
     (yolo / "classes.txt").write_text("apple\npear\n")
     (yolo / "images" / "5.png").unlink()
     with pytest.raises(SourceError, match="no picture 5"):
+        read_annotations(yolo)
+
+
+def test_yolo_pictures_of_one_name_are_told_apart(yolo: Path) -> None:
+    for place in ("images", "labels"):
+        for part in ("train", "val"):
+            shutil.copytree(yolo / place, yolo / "copy" / place / part)
+    shutil.copy(yolo / "data.yaml", yolo / "copy")
+    assert len({item.key for item in read_annotations(yolo / "copy").objects}) == 36
+
+
+@pytest.mark.parametrize(
+    "names", ["[x, x]", "xy", "{1: a, 2: b}", "{0: a, 2: b}", "[a, [b]]", "{0: a, 1: a}", "7"]
+)
+def test_class_names_that_could_be_misread_are_refused(yolo: Path, names: str) -> None:
+    (yolo / "data.yaml").write_text(f"names: {names}\n")
+    with pytest.raises(SourceError, match=r"data\.yaml: found .*class name"):
+        read_annotations(yolo)
+
+
+def test_class_names_are_taken_as_written(yolo: Path) -> None:
+    (yolo / "data.yaml").write_text("names: [yes, no]\n")
+    assert read_annotations(yolo).class_names == ("yes", "no")
+    (yolo / "data.yaml").unlink()
+    (yolo / "classes.txt").write_text("apple\napple\n")
+    with pytest.raises(SourceError, match="class name apple repeatedly"):
         read_annotations(yolo)
 
 
