@@ -80,7 +80,9 @@ def build_signs(
     ]
     results = map_in_order(_render, tasks, workers, progress)
     images = collect_instances(results, card.num_classes, num_instances, channels=3)
-    return StirArrays.assemble(images, positions, card.class_names, card.metadata())
+    description = f"{card.description} Background: {background.value}."
+    metadata = card.metadata() | {"description": description}
+    return StirArrays.assemble(images, positions, card.class_names, metadata)
 
 
 def _read_drawings(source: Path) -> dict[str, bytes]:
