@@ -87,6 +87,7 @@ def test_result_depends_on_the_seed_and_not_on_the_workers(folders: Path) -> Non
     one = replace(OPTIONS, num_instances=1)
     first = build_folder(folders, one)
     assert build_folder(folders, one, workers=2).content_hash == first.content_hash
+    assert build_folder(folders, replace(one, name="other")).content_hash == first.content_hash
     assert build_folder(folders, replace(one, seed=1)).content_hash != first.content_hash
 
 
@@ -190,7 +191,7 @@ def test_box_outside_its_image_is_named_or_skipped(
         build_folder(coco, OPTIONS)
     with caplog.at_level(logging.WARNING):
         assert len(read_annotations(coco, skip_bad=True).objects) == 17
-    assert "skipped 1: " in caplog.text
+    assert "skipped 1 outside their picture: " in caplog.text
 
 
 def test_rounding_beyond_the_border_is_forgiven(coco: Path) -> None:
@@ -333,7 +334,10 @@ def test_small_objects_are_refused_and_counted(
 ) -> None:
     for number in range(4):
         picture(COLOURS["pear"], (50, 63), number).save(folders / "pear" / f"{number}.png")
-    with caplog.at_level(logging.WARNING), pytest.raises(TooFewInstancesError, match="pear: 2"):
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(TooFewInstancesError, match=r"pear: 1\+1\+0"),
+    ):
         build_folder(folders, OPTIONS)
     assert "refused 4 objects smaller than 64 pixels (pear: 4)" in caplog.text
     upscaled = build_folder(folders, replace(OPTIONS, allow_upscaling=True))
@@ -341,11 +345,13 @@ def test_small_objects_are_refused_and_counted(
 
 
 def test_too_few_instances_are_counted(folders: Path) -> None:
-    with pytest.raises(TooFewInstancesError, match="apple: 7, pear: 6, expected 9 of a class"):
+    with pytest.raises(
+        TooFewInstancesError, match=r"apple: 3\+2\+2, pear: 2\+2\+2, expected 3 of every class in"
+    ):
         build_folder(folders, replace(OPTIONS, num_instances=3))
     shutil.rmtree(folders / "pear")
     (folders / "pear").mkdir()
-    with pytest.raises(TooFewInstancesError, match="pear: 0, expected 3"):
+    with pytest.raises(TooFewInstancesError, match=r"pear: 0\+0\+0, expected 1 .* --classes"):
         build_folder(folders, OPTIONS)
     assert build_folder(folders, replace(OPTIONS, classes=("apple",))).num_instances == 2
 
@@ -362,6 +368,26 @@ def test_damaged_picture_is_named_or_skipped(
         assert build_folder(folders, replace(OPTIONS, skip_bad=True)).num_instances == 1
     assert "3.png" in caplog.text
     assert "4.png" in caplog.text
+
+
+def test_damaged_picture_counts_once_however_many_boxes_it_has(
+    coco: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = coco / "images" / "0.png"
+    path.write_bytes(b"")
+    with pytest.raises(BadPictureError, match=r"0\.png: found a damaged picture \(of no known"):
+        build_folder(coco, OPTIONS)
+    with caplog.at_level(logging.WARNING):
+        assert build_folder(coco, replace(OPTIONS, skip_bad=True)).num_instances == 2
+    assert [record.getMessage() for record in caplog.records] == [f"skipped 1 damaged: {path}"]
+
+
+def test_stray_files_beside_class_folders(folders: Path) -> None:
+    (folders / "apple" / "directory.png").mkdir()
+    (folders / "notes.json").write_text("{}")
+    with pytest.raises(SourceError, match=r"broken COCO data .* say --format folders"):
+        read_annotations(folders)
+    assert len(read_annotations(folders, SourceFormat.FOLDERS).objects) == 13
 
 
 @pytest.mark.parametrize("layout", list(SourceFormat))

@@ -20,6 +20,7 @@ _LOGGER = logging.getLogger(__name__)
 _PICTURES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _ROUNDING = 1.0  # pixels by which a box may leave its picture
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+_FORMAT_ADVICE = "if it is no COCO file, say --format folders or --format yolo"
 _CLASS_FILES = ("classes.txt", "labels/classes.txt", "obj.names")
 
 
@@ -31,11 +32,13 @@ class Annotations:
         class_names: The classes.
         objects: The objects.
         upright: Whether boxes are meant on pictures turned as their EXIF data says.
+        damaged: The pictures that were left out.
     """
 
     class_names: tuple[str, ...]
     objects: tuple[PhotoObject, ...]
     upright: bool
+    damaged: frozenset[Photo] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,10 @@ def read_annotations(
     }
     class_names, marks = readers[layout](source)
     upright = layout is not SourceFormat.COCO
-    objects = _locate_all(source, marks, upright, skip_bad)
-    if not objects:
+    if not marks:
         raise SourceError(source, "no objects", "one sub-folder of pictures per class, or boxes")
-    return Annotations(tuple(class_names), tuple(objects), upright)
+    objects, damaged = _locate_all(source, marks, upright, skip_bad)
+    return Annotations(tuple(class_names), tuple(objects), upright, damaged)
 
 
 def _detect(source: Path) -> SourceFormat:
@@ -85,7 +88,8 @@ def _detect(source: Path) -> SourceFormat:
 
 
 def _pictures_below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _PICTURES)
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in _PICTURES)
+    return sorted(path for path in found if path.is_file())
 
 
 def _read_folders(source: Path) -> tuple[list[str], list[_Mark]]:
@@ -108,7 +112,9 @@ def _read_coco(source: Path) -> tuple[list[str], list[_Mark]]:
     files = _coco_files(source)
     if len(files) != 1:
         found = ", ".join(path.name for path in files) or "none"
-        raise SourceError(source, f"the JSON files {found}", "one file with all the boxes")
+        raise SourceError(
+            source, f"the JSON files {found}", "one file with all the boxes", _FORMAT_ADVICE
+        )
     content = read_json(files[0])
     try:
         classes = _coco_table(content["categories"], "name", files[0])
@@ -129,7 +135,10 @@ def _read_coco(source: Path) -> tuple[list[str], list[_Mark]]:
         raise
     except _MALFORMED as error:
         raise SourceError(
-            files[0], f"broken COCO data ({error!r})", "images, annotations and categories"
+            files[0],
+            f"broken COCO data ({error!r})",
+            "images, annotations and categories",
+            _FORMAT_ADVICE,
         ) from error
     return names, marks
 
@@ -243,24 +252,40 @@ def _own_keys(source: Path, marks: Iterable[_Mark]) -> Iterator[str]:
 
 def _locate_all(
     source: Path, marks: list[_Mark], upright: bool, skip_bad: bool
-) -> list[PhotoObject]:
-    """Turn annotations into boxes in the pixels of their pictures, reading each header once."""
-    sides: dict[Path, tuple[int, int]] = {}
-    objects, skipped = [], []
+) -> tuple[list[PhotoObject], frozenset[Photo]]:
+    """Turn annotations into boxes in the pixels of their pictures; also return damaged pictures."""
+    sides, damaged = _measure_pictures(marks, upright, skip_bad)
+    objects, outside = [], []
     for mark, key in zip(marks, _own_keys(source, marks), strict=True):
+        photo = Photo(mark.picture)
+        if photo not in damaged:
+            try:
+                box = _pixel_box(mark, *sides[photo])
+            except BoxError as error:
+                if not skip_bad:
+                    raise
+                outside.append(str(error))
+            else:
+                objects.append(PhotoObject(photo, box, mark.label, key))
+    if outside:
+        _LOGGER.warning("skipped %d outside their picture: %s", len(outside), "; ".join(outside))
+    return objects, damaged
+
+
+def _measure_pictures(
+    marks: Iterable[_Mark], upright: bool, skip_bad: bool
+) -> tuple[dict[Photo, tuple[int, int]], frozenset[Photo]]:
+    """Return width and height of every picture, reading each header once, and the damaged ones."""
+    sides: dict[Photo, tuple[int, int]] = {}
+    damaged: set[Photo] = set()
+    for photo in dict.fromkeys(Photo(mark.picture) for mark in marks):
         try:
-            if mark.picture not in sides:
-                sides[mark.picture] = read_sides(Photo(mark.picture), upright)
-            box = _pixel_box(mark, *sides[mark.picture])
-        except (BadPictureError, BoxError) as error:
+            sides[photo] = read_sides(photo, upright)
+        except BadPictureError:
             if not skip_bad:
                 raise
-            skipped.append(str(error))
-        else:
-            objects.append(PhotoObject(Photo(mark.picture), box, mark.label, key))
-    if skipped:
-        _LOGGER.warning("skipped %d: %s", len(skipped), "; ".join(skipped))
-    return objects
+            damaged.add(photo)
+    return sides, frozenset(damaged)
 
 
 def _pixel_box(mark: _Mark, width: int, height: int) -> Box:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,22 +49,24 @@ def build_from_photos(
         progress: Called as `progress(done, total)`, counting photos.
         known_bad: Damaged photos that were skipped before.
     """
-    bad = set(known_bad)
+    bad = known_bad
+    _report_skipped(bad)
     finished: dict[PhotoObject, Cutouts] = {}
     while True:
-        choice = choose(frozenset(bad))
+        choice = choose(bad)
         missing = [item for item in choice.slots.values() if item not in finished]
         if not missing:
             break
         tasks = _group_by_photo(missing, cutting)
         results = map_in_order(cut_photo, tasks, workers, progress)
+        damaged = set()
         for task, cutouts in zip(tasks, results, strict=True):
             if cutouts is None:
-                bad.add(task.photo)
+                damaged.add(task.photo)
             else:
                 finished.update(zip(task.objects, cutouts, strict=True))
-    if bad:
-        _LOGGER.warning("skipped %d damaged: %s", len(bad), ", ".join(map(str, sorted(bad))))
+        _report_skipped(damaged)
+        bad |= damaged
     return _assemble(choice, finished, metadata, cutting.channels)
 
 
@@ -94,16 +96,17 @@ def deal_largest(
                 slots[rank % len(Split), len(names), rank // len(Split)] = item
             names.append(name)
     if not names:
-        raise too_few(source, {name: len(found) for name, found in classes.items()}, needed)
+        found = ", ".join(f"{name}: {len(classes[name])}" for name in sorted(classes)) or "none"
+        raise TooFewInstancesError(
+            source, f"usable objects per class: {found}", f"{needed} of a class, in three splits"
+        )
     return Choice(tuple(names), num_instances, slots)
 
 
-def too_few(source: Path, counts: Mapping[str, int], needed: int) -> TooFewInstancesError:
-    """Say how many usable objects each class has."""
-    found = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items())) or "none"
-    return TooFewInstancesError(
-        source, f"usable objects per class: {found}", f"{needed} of a class, in three splits"
-    )
+def _report_skipped(photos: Collection[Photo]) -> None:
+    if photos:
+        names = ", ".join(map(str, sorted(photos)))
+        _LOGGER.warning("skipped %d damaged: %s", len(photos), names)
 
 
 def _group_by_photo(objects: Iterable[PhotoObject], cutting: Cutting) -> list[PhotoTask]:
