@@ -292,7 +292,7 @@ def _building(name: str, out: Path | None, workers: int | None, force: bool) -> 
     from rich.console import Console
     from rich.progress import Progress
 
-    from equiscale.build.parallel import available_cores
+    from equiscale.core.cores import available_cores
     from equiscale.data.catalog import dataset_path
     from equiscale.data.schema import check_target
 
