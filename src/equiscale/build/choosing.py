@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from equiscale.build.canvas import empty_images
+from equiscale.build.options import check_num_instances
 from equiscale.build.parallel import Progress, map_in_order, no_progress
 from equiscale.build.photos import Cutouts, Cutting, Photo, PhotoObject, PhotoTask, cut_photo
-from equiscale.core.errors import OptionError, TooFewInstancesError
-from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
+from equiscale.core.errors import TooFewInstancesError
+from equiscale.core.spec import CANVAS, Split
 from equiscale.data.schema import StirArrays
 
 _LOGGER = logging.getLogger(__name__)
@@ -81,8 +83,7 @@ def deal_largest(
     A class takes part if it has three times `num_instances` objects and the smallest of those is
     no smaller than the canvas, so that objects are only ever scaled down.
     """
-    if num_instances < 1:
-        raise OptionError(f"{num_instances} instances per class: at least 1 is needed")
+    check_num_instances(num_instances)
     classes: dict[str, list[PhotoObject]] = defaultdict(list)
     for item in objects:
         classes[item.label].append(item)
@@ -122,10 +123,8 @@ def _assemble(
     metadata: Mapping[str, str],
     channels: int,
 ) -> StirArrays:
-    grid = (len(Split), len(OBJECT_SIZES), len(choice.class_names), choice.num_instances)
-    colour = (3,) if channels == 3 else ()
-    images = np.empty((*grid, CANVAS, CANVAS, *colour), np.uint8)
-    positions = np.empty((*grid, 2), np.int64)
+    images = empty_images(len(choice.class_names), choice.num_instances, channels)
+    positions = np.empty((*images.shape[:4], 2), np.int64)
     for (split, label, instance), item in choice.slots.items():
         cutouts = finished.pop(item)  # freed while the array fills
         images[split, :, label, instance] = cutouts.images

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from equiscale.build.annotations import read_annotations
 from equiscale.build.choosing import Choice, build_from_photos
-from equiscale.build.options import Background, SourceFormat
+from equiscale.build.options import Background, SourceFormat, check_num_instances
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import Cutting, Photo, PhotoObject
 from equiscale.core.errors import OptionError, TooFewInstancesError
@@ -61,8 +61,8 @@ class FolderOptions:
             raise OptionError(f"name {self.name!r}: use letters, digits, '-', '_' and '.'")
         if self.name in CARDS:
             raise OptionError(f"name {self.name!r} is that of a known dataset; choose another")
-        if self.num_instances is not None and self.num_instances < 1:
-            raise OptionError(f"{self.num_instances} instances per class: at least 1 is needed")
+        if self.num_instances is not None:
+            check_num_instances(self.num_instances)
 
 
 def build_folder(
