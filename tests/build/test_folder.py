@@ -87,6 +87,7 @@ def test_result_depends_on_the_seed_and_not_on_the_workers(folders: Path) -> Non
     one = replace(OPTIONS, num_instances=1)
     first = build_folder(folders, one)
     assert build_folder(folders, one, workers=2).content_hash == first.content_hash
+    assert build_folder(folders, replace(one, name="other")).content_hash == first.content_hash
     assert build_folder(folders, replace(one, seed=1)).content_hash != first.content_hash
 
 
@@ -190,12 +191,44 @@ def test_box_outside_its_image_is_named_or_skipped(
         build_folder(coco, OPTIONS)
     with caplog.at_level(logging.WARNING):
         assert len(read_annotations(coco, skip_bad=True).objects) == 17
-    assert "skipped 1: " in caplog.text
+    assert "skipped 1 outside their picture: " in caplog.text
 
 
 def test_rounding_beyond_the_border_is_forgiven(coco: Path) -> None:
     edit_coco(coco, lambda content: content["annotations"][0].update(bbox=[-0.6, 0, 80, 80]))
     assert read_annotations(coco).objects[0].box.left == 0
+
+
+def test_every_object_has_positions_of_its_own(coco: Path) -> None:
+    def repeat_ids(content: Any) -> None:
+        for annotation in content["annotations"]:
+            annotation["id"] = 1
+
+    edit_coco(coco, repeat_ids)
+    assert len({item.key for item in read_annotations(coco).objects}) == 18
+
+
+def test_pictures_outside_the_source_are_refused(coco: Path) -> None:
+    inside = coco / "inside"
+    inside.mkdir()
+    (coco / "boxes.json").rename(inside / "boxes.json")
+    shutil.move(coco / "images", inside / "images")
+    (inside / "images" / "0.png").rename(coco / "0.png")
+    for name in ("../0.png", str(coco / "0.png")):
+        edit_coco(inside, lambda content, name=name: content["images"][0].update(file_name=name))
+        with pytest.raises(SourceError, match="no picture"):
+            read_annotations(inside)
+
+
+def test_pictures_may_be_named_from_the_folder_of_the_annotations(coco: Path) -> None:
+    def lead_back(content: Any) -> None:
+        for image in content["images"]:
+            image["file_name"] = f"../images/{image['file_name']}"
+
+    edit_coco(coco, lead_back)
+    (coco / "annotations").mkdir()
+    (coco / "boxes.json").rename(coco / "annotations" / "boxes.json")
+    assert read_annotations(coco).objects[0].photo == Photo(coco / "images" / "0.png")
 
 
 @pytest.mark.parametrize(
@@ -207,6 +240,9 @@ def test_rounding_beyond_the_border_is_forgiven(coco: Path) -> None:
         (lambda content: content["annotations"][0].update(image_id=77), "broken COCO data"),
         (lambda content: content["categories"].append({"id": "a", "name": "b"}), "broken COCO"),
         (lambda content: content["images"][0].update(file_name="no.png"), r"no picture no\.png"),
+        (lambda content: content["categories"][0].update(name="apple"), "class name apple repeat"),
+        (lambda content: content["categories"][0].update(id=3), "id 3 repeatedly"),
+        (lambda content: content["images"][0].update(id=1), "id 1 repeatedly"),
     ],
 )
 def test_broken_coco_files_are_named(coco: Path, change: Any, message: str) -> None:
@@ -267,12 +303,41 @@ def test_yolo_without_names_or_pictures(yolo: Path) -> None:
         read_annotations(yolo)
 
 
+def test_yolo_pictures_of_one_name_are_told_apart(yolo: Path) -> None:
+    for place in ("images", "labels"):
+        for part in ("train", "val"):
+            shutil.copytree(yolo / place, yolo / "copy" / place / part)
+    shutil.copy(yolo / "data.yaml", yolo / "copy")
+    assert len({item.key for item in read_annotations(yolo / "copy").objects}) == 36
+
+
+@pytest.mark.parametrize(
+    "names", ["[x, x]", "xy", "{1: a, 2: b}", "{0: a, 2: b}", "[a, [b]]", "{0: a, 1: a}", "7"]
+)
+def test_class_names_that_could_be_misread_are_refused(yolo: Path, names: str) -> None:
+    (yolo / "data.yaml").write_text(f"names: {names}\n")
+    with pytest.raises(SourceError, match=r"data\.yaml: found .*class name"):
+        read_annotations(yolo)
+
+
+def test_class_names_are_taken_as_written(yolo: Path) -> None:
+    (yolo / "data.yaml").write_text("names: [yes, no]\n")
+    assert read_annotations(yolo).class_names == ("yes", "no")
+    (yolo / "data.yaml").unlink()
+    (yolo / "classes.txt").write_text("apple\napple\n")
+    with pytest.raises(SourceError, match="class name apple repeatedly"):
+        read_annotations(yolo)
+
+
 def test_small_objects_are_refused_and_counted(
     folders: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(4):
         picture(COLOURS["pear"], (50, 63), number).save(folders / "pear" / f"{number}.png")
-    with caplog.at_level(logging.WARNING), pytest.raises(TooFewInstancesError, match="pear: 2"):
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(TooFewInstancesError, match=r"pear: 1\+1\+0"),
+    ):
         build_folder(folders, OPTIONS)
     assert "refused 4 objects smaller than 64 pixels (pear: 4)" in caplog.text
     upscaled = build_folder(folders, replace(OPTIONS, allow_upscaling=True))
@@ -280,11 +345,13 @@ def test_small_objects_are_refused_and_counted(
 
 
 def test_too_few_instances_are_counted(folders: Path) -> None:
-    with pytest.raises(TooFewInstancesError, match="apple: 7, pear: 6, expected 9 of a class"):
+    with pytest.raises(
+        TooFewInstancesError, match=r"apple: 3\+2\+2, pear: 2\+2\+2, expected 3 of every class in"
+    ):
         build_folder(folders, replace(OPTIONS, num_instances=3))
     shutil.rmtree(folders / "pear")
     (folders / "pear").mkdir()
-    with pytest.raises(TooFewInstancesError, match="pear: 0, expected 3"):
+    with pytest.raises(TooFewInstancesError, match=r"pear: 0\+0\+0, expected 1 .* --classes"):
         build_folder(folders, OPTIONS)
     assert build_folder(folders, replace(OPTIONS, classes=("apple",))).num_instances == 2
 
@@ -301,6 +368,26 @@ def test_damaged_picture_is_named_or_skipped(
         assert build_folder(folders, replace(OPTIONS, skip_bad=True)).num_instances == 1
     assert "3.png" in caplog.text
     assert "4.png" in caplog.text
+
+
+def test_damaged_picture_counts_once_however_many_boxes_it_has(
+    coco: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = coco / "images" / "0.png"
+    path.write_bytes(b"")
+    with pytest.raises(BadPictureError, match=r"0\.png: found a damaged picture \(of no known"):
+        build_folder(coco, OPTIONS)
+    with caplog.at_level(logging.WARNING):
+        assert build_folder(coco, replace(OPTIONS, skip_bad=True)).num_instances == 2
+    assert [record.getMessage() for record in caplog.records] == [f"skipped 1 damaged: {path}"]
+
+
+def test_stray_files_beside_class_folders(folders: Path) -> None:
+    (folders / "apple" / "directory.png").mkdir()
+    (folders / "notes.json").write_text("{}")
+    with pytest.raises(SourceError, match=r"broken COCO data .* say --format folders"):
+        read_annotations(folders)
+    assert len(read_annotations(folders, SourceFormat.FOLDERS).objects) == 13
 
 
 @pytest.mark.parametrize("layout", list(SourceFormat))

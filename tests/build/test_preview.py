@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,17 @@ def test_boxes_are_drawn_on_request(small_arrays: StirArrays) -> None:
     assert (framed[changed] == (255, 0, 0)).all()
     assert np.ptp(columns) == 19
     assert rows.min() == 16
+
+
+def test_boxes_end_with_the_canvas(small_arrays: StirArrays) -> None:
+    positions = np.full_like(small_arrays.positions, 50)
+    arrays = replace(small_arrays, positions=positions)
+    plain, framed = (
+        np.asarray(draw_preview(arrays, sizes=(20,), boxes=boxes)) for boxes in (False, True)
+    )
+    rows, columns = np.nonzero((plain != framed).any(axis=-1))
+    assert columns.max() == plain.shape[1] - 5  # the gap behind the canvas is left alone
+    assert set((rows - 16) % 68) == set(range(50, 64))
 
 
 def test_impossible_wishes_are_refused(small_arrays: StirArrays, tmp_path: Path) -> None:

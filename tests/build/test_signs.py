@@ -48,6 +48,8 @@ def test_random_backgrounds_are_only_behind_the_signs(
 ) -> None:
     random = build_signs(signs_source, SignBackground.RANDOM, workers=2)
     assert np.array_equal(random.positions, plain.positions)
+    assert plain.metadata["description"].endswith("Background: plain.")
+    assert random.metadata["description"].endswith("Background: random.")
     same = (random.images == plain.images).all(axis=-1)
     centre = [(*where, *(random.positions[where][::-1] + 32)) for where in np.ndindex(3, 1, 16, 1)]
     assert all(same[where] for where in centre)

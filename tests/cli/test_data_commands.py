@@ -95,6 +95,20 @@ def test_info_of_a_card_without_a_file_and_of_a_file(run: Command, small_file: P
     assert read_arrays(small_file).content_hash in file.out
 
 
+def test_info_tells_whether_a_file_is_what_its_card_says(
+    run: Command, cache: Path, emoji_file: Path, small_file: Path
+) -> None:
+    cache.mkdir()
+    for file, answer in ((emoji_file, "yes"), (small_file, "no")):
+        shutil.copy(file, cache / "emoji.npz")
+        assert f"as the card says  {answer}" in run("info", "emoji").out
+
+
+def test_cache_that_is_a_file_is_called_that(run: Command, cache: Path) -> None:
+    cache.touch()
+    assert_refused(run("build", "emoji"), f"{cache} is not a directory")
+
+
 def test_folder_is_built_and_previewed(run: Command, cache: Path, tmp_path: Path) -> None:
     for number in range(3):
         path = tmp_path / "pictures" / "[red]" / f"{number}.png"
@@ -107,8 +121,10 @@ def test_folder_is_built_and_previewed(run: Command, cache: Path, tmp_path: Path
     shown = run("preview", "mine", "--sizes", "64,17", "--out", tmp_path / "p.png")
     assert shown.code == 0
     wanted = run("build", "folder", *source, "--name", "m2", "--instances", "2")
-    assert_refused(wanted, "usable objects per class: [red]: 3, expected 6 of a class")
+    assert_refused(wanted, "in train+valid+test: [red]: 1+1+1, expected 2 of every class")
     assert not (cache / "m2.npz").exists()
+    unknown = run("build", "folder", *source, "--name", "m3", "--classes", "[red], blue one")
+    assert_refused(unknown, "unknown class 'blue one'")
 
 
 @pytest.mark.parametrize(

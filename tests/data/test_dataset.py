@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,8 +81,8 @@ def test_items_do_not_convert_the_whole_selection(noise: StirDataset) -> None:
     assert peak < 1 << 20
 
 
-@pytest.mark.parametrize("sizes", [[], [16], [65, 64]])
-def test_impossible_sizes_are_refused(noise: StirDataset, sizes: list[int]) -> None:
+@pytest.mark.parametrize("sizes", [[], [16], [65, 64], 64, ["a", 65], [[64]]])
+def test_impossible_sizes_are_refused(noise: StirDataset, sizes: Any) -> None:
     with pytest.raises(OptionError, match="17…64"):
         noise.select(Split.TRAIN, sizes)
 

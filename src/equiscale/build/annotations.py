@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ _LOGGER = logging.getLogger(__name__)
 _PICTURES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _ROUNDING = 1.0  # pixels by which a box may leave its picture
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+_FORMAT_ADVICE = "if it is no COCO file, say --format folders or --format yolo"
 _CLASS_FILES = ("classes.txt", "labels/classes.txt", "obj.names")
 
 
@@ -28,11 +32,13 @@ class Annotations:
         class_names: The classes.
         objects: The objects.
         upright: Whether boxes are meant on pictures turned as their EXIF data says.
+        damaged: The pictures that were left out.
     """
 
     class_names: tuple[str, ...]
     objects: tuple[PhotoObject, ...]
     upright: bool
+    damaged: frozenset[Photo] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class _Mark:
 
     picture: Path
     label: str
-    key: str
+    place: str
     origin: Path
     box: Box | None = None
     in_fractions: bool = False
@@ -67,10 +73,10 @@ def read_annotations(
     }
     class_names, marks = readers[layout](source)
     upright = layout is not SourceFormat.COCO
-    objects = _locate_all(marks, upright, skip_bad)
-    if not objects:
+    if not marks:
         raise SourceError(source, "no objects", "one sub-folder of pictures per class, or boxes")
-    return Annotations(tuple(class_names), tuple(objects), upright)
+    objects, damaged = _locate_all(source, marks, upright, skip_bad)
+    return Annotations(tuple(class_names), tuple(objects), upright, damaged)
 
 
 def _detect(source: Path) -> SourceFormat:
@@ -82,14 +88,15 @@ def _detect(source: Path) -> SourceFormat:
 
 
 def _pictures_below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _PICTURES)
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in _PICTURES)
+    return sorted(path for path in found if path.is_file())
 
 
 def _read_folders(source: Path) -> tuple[list[str], list[_Mark]]:
     """Each picture is an object of the class that its folder names."""
     folders = sorted(path for path in source.iterdir() if path.is_dir() and path.name[0] != ".")
     marks = [
-        _Mark(path, folder.name, path.relative_to(source).as_posix(), path)
+        _Mark(path, folder.name, "whole picture", path)
         for folder in folders
         for path in _pictures_below(folder)
     ]
@@ -105,36 +112,49 @@ def _read_coco(source: Path) -> tuple[list[str], list[_Mark]]:
     files = _coco_files(source)
     if len(files) != 1:
         found = ", ".join(path.name for path in files) or "none"
-        raise SourceError(source, f"the JSON files {found}", "one file with all the boxes")
+        raise SourceError(
+            source, f"the JSON files {found}", "one file with all the boxes", _FORMAT_ADVICE
+        )
     content = read_json(files[0])
     try:
-        classes = {entry["id"]: str(entry["name"]) for entry in content["categories"]}
-        pictures = {entry["id"]: str(entry["file_name"]) for entry in content["images"]}
+        classes = _coco_table(content["categories"], "name", files[0])
+        pictures = _coco_table(content["images"], "file_name", files[0])
         marks = [
             _Mark(
                 picture=_find_picture(source, pictures[entry["image_id"]], files[0]),
                 label=classes[entry["category_id"]],
-                key=f"annotation {entry['id']}",
+                place=f"annotation {entry['id']}",
                 origin=files[0],
                 box=_coco_box(entry["bbox"]),
             )
             for entry in content["annotations"]
             if not entry.get("iscrowd")
         ]
-        names = [classes[key] for key in sorted(classes)]
+        names = _checked_names([classes[key] for key in sorted(classes)], files[0])
     except SourceError:
         raise
     except _MALFORMED as error:
         raise SourceError(
-            files[0], f"broken COCO data ({error!r})", "images, annotations and categories"
+            files[0],
+            f"broken COCO data ({error!r})",
+            "images, annotations and categories",
+            _FORMAT_ADVICE,
         ) from error
     return names, marks
 
 
+def _coco_table(entries: Sequence[Any], field: str, origin: Path) -> dict[Any, str]:
+    """Return a field of COCO's entries by their ids."""
+    _refuse_repeated((entry["id"] for entry in entries), "id", origin)
+    return {entry["id"]: str(entry[field]) for entry in entries}
+
+
 def _find_picture(source: Path, name: str, origin: Path) -> Path:
-    for place in (source / name, source / "images" / name, origin.parent / name):
-        if place.is_file():
-            return place
+    """Return a picture inside the source; a name that leads out of it finds nothing."""
+    for folder in (source, source / "images", origin.parent):
+        place = Path(os.path.relpath(folder / name, source))
+        if ".." not in place.parts and (source / place).is_file():
+            return source / place
     raise SourceError(origin, f"no picture {name}", f"it in {source} or {source / 'images'}")
 
 
@@ -163,17 +183,38 @@ def _read_yolo(source: Path) -> tuple[list[str], list[_Mark]]:
 def _yolo_classes(source: Path) -> list[str]:
     """Read the class names from `data.yaml` or a text file with one per line."""
     for path in sorted([*source.glob("*.yaml"), *source.glob("*.yml")]):
-        yaml: Any = import_extra("yaml", "pyyaml")
-        try:
-            names = yaml.safe_load(read_text(path))["names"]
-            ordered = [names[key] for key in sorted(names)] if isinstance(names, dict) else names
-            return [str(name) for name in ordered]
-        except (yaml.YAMLError, *_MALFORMED) as error:
-            raise SourceError(path, f"no class names ({error})", "a list `names`") from error
-    for name in _CLASS_FILES:
-        if (source / name).is_file():
-            return [line.strip() for line in read_text(source / name).splitlines() if line.strip()]
+        return _checked_names(_yaml_names(path), path)
+    for path in (source / name for name in _CLASS_FILES):
+        if path.is_file():
+            lines = (line.strip() for line in read_text(path).splitlines())
+            return _checked_names([line for line in lines if line], path)
     raise SourceError(source, "no class names", "data.yaml or classes.txt")
+
+
+def _yaml_names(path: Path) -> list[str]:
+    """Return `names`, a list or a name for each number from 0, all of them as written."""
+    yaml: Any = import_extra("yaml", "pyyaml")
+    expected = "a list `names`, or numbers from 0 with a name each"
+    try:
+        names = yaml.load(read_text(path), Loader=yaml.BaseLoader)["names"]  # knows only texts
+        if isinstance(names, dict):
+            names = [names[str(number)] for number in range(len(names))]
+    except (yaml.YAMLError, *_MALFORMED) as error:
+        raise SourceError(path, f"no class names ({error})", expected) from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise SourceError(path, f"the class names {names!r}", expected)
+    return names
+
+
+def _checked_names(names: list[str], origin: Path) -> list[str]:
+    _refuse_repeated(names, "class name", origin)
+    return names
+
+
+def _refuse_repeated(values: Iterable[object], what: str, origin: Path) -> None:
+    repeated = [str(value) for value, count in Counter(values).items() if count > 1]
+    if repeated:
+        raise SourceError(origin, f"the {what} {', '.join(repeated)} repeatedly", "each once")
 
 
 def _yolo_marks(path: Path, picture: Path, names: list[str]) -> list[_Mark]:
@@ -187,8 +228,7 @@ def _yolo_marks(path: Path, picture: Path, names: list[str]) -> list[_Mark]:
             except (ValueError, KeyError) as error:
                 expected = f"a class 0…{len(names) - 1}, then x y width height as fractions"
                 raise SourceError(path, f"{line!r} in line {number}", expected) from error
-            key = f"{picture.name}, line {number}"
-            marks.append(_Mark(picture, label, key, path, box, in_fractions=True))
+            marks.append(_Mark(picture, label, f"line {number}", path, box, in_fractions=True))
     return marks
 
 
@@ -202,24 +242,50 @@ def _yolo_box(numbers: list[float]) -> Box:
     return Box(min(numbers[::2]), min(numbers[1::2]), max(numbers[::2]), max(numbers[1::2]))
 
 
-def _locate_all(marks: list[_Mark], upright: bool, skip_bad: bool) -> list[PhotoObject]:
-    """Turn annotations into boxes in the pixels of their pictures, reading each header once."""
-    sides: dict[Path, tuple[int, int]] = {}
-    objects, skipped = [], []
+def _own_keys(source: Path, marks: Iterable[_Mark]) -> Iterator[str]:
+    """Yield a key that no other annotation has: where its picture is, and its number there."""
+    seen = Counter[Path]()
     for mark in marks:
+        seen[mark.picture] += 1
+        yield f"{mark.picture.relative_to(source).as_posix()}/{seen[mark.picture]}"
+
+
+def _locate_all(
+    source: Path, marks: list[_Mark], upright: bool, skip_bad: bool
+) -> tuple[list[PhotoObject], frozenset[Photo]]:
+    """Turn annotations into boxes in the pixels of their pictures; also return damaged pictures."""
+    sides, damaged = _measure_pictures(marks, upright, skip_bad)
+    objects, outside = [], []
+    for mark, key in zip(marks, _own_keys(source, marks), strict=True):
+        photo = Photo(mark.picture)
+        if photo not in damaged:
+            try:
+                box = _pixel_box(mark, *sides[photo])
+            except BoxError as error:
+                if not skip_bad:
+                    raise
+                outside.append(str(error))
+            else:
+                objects.append(PhotoObject(photo, box, mark.label, key))
+    if outside:
+        _LOGGER.warning("skipped %d outside their picture: %s", len(outside), "; ".join(outside))
+    return objects, damaged
+
+
+def _measure_pictures(
+    marks: Iterable[_Mark], upright: bool, skip_bad: bool
+) -> tuple[dict[Photo, tuple[int, int]], frozenset[Photo]]:
+    """Return width and height of every picture, reading each header once, and the damaged ones."""
+    sides: dict[Photo, tuple[int, int]] = {}
+    damaged: set[Photo] = set()
+    for photo in dict.fromkeys(Photo(mark.picture) for mark in marks):
         try:
-            if mark.picture not in sides:
-                sides[mark.picture] = read_sides(Photo(mark.picture), upright)
-            box = _pixel_box(mark, *sides[mark.picture])
-        except (BadPictureError, BoxError) as error:
+            sides[photo] = read_sides(photo, upright)
+        except BadPictureError:
             if not skip_bad:
                 raise
-            skipped.append(str(error))
-        else:
-            objects.append(PhotoObject(Photo(mark.picture), box, mark.label, mark.key))
-    if skipped:
-        _LOGGER.warning("skipped %d: %s", len(skipped), "; ".join(skipped))
-    return objects
+            damaged.add(photo)
+    return sides, frozenset(damaged)
 
 
 def _pixel_box(mark: _Mark, width: int, height: int) -> Box:
@@ -238,7 +304,7 @@ def _pixel_box(mark: _Mark, width: int, height: int) -> Box:
     )
     if not (moved <= _ROUNDING and inside.width >= 1 and inside.height >= 1):
         found = (
-            f"{mark.key}: box from ({box.left:g}, {box.top:g}) to ({box.right:g}, {box.bottom:g})"
+            f"{mark.place}: box from ({box.left:g}, {box.top:g}) to ({box.right:g}, {box.bottom:g})"
         )
         raise BoxError(mark.origin, found, f"a box inside {mark.picture.name}, {width}×{height}")
     return inside

@@ -36,13 +36,18 @@ def paste(canvas: npt.NDArray[np.uint8], patch: npt.NDArray[np.uint8], left: int
     canvas[top : top + height, left : left + width] = patch
 
 
+def empty_images(num_classes: int, num_instances: int, channels: int) -> Images:
+    """Return room for a dataset's images: [3, 48, n, m, 64, 64] or [3, 48, n, m, 64, 64, 3]."""
+    colour = (3,) if channels == 3 else ()
+    grid = (len(Split), len(OBJECT_SIZES), num_classes, num_instances)
+    return np.empty((*grid, CANVAS, CANVAS, *colour), np.uint8)
+
+
 def collect_instances(
     results: Iterable[Images], num_classes: int, num_instances: int, channels: int
 ) -> Images:
     """Gather [3, 48, 64, 64, …] of each instance, class after class: [3, 48, n, m, 64, 64, …]."""
-    colour = (3,) if channels == 3 else ()
-    grid = (len(Split), len(OBJECT_SIZES), num_classes, num_instances)
-    images = np.empty((*grid, CANVAS, CANVAS, *colour), np.uint8)
+    images = empty_images(num_classes, num_instances, channels)
     for index, result in enumerate(results):
         images[:, :, index // num_instances, index % num_instances] = result
     return images

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from equiscale.build.canvas import empty_images
+from equiscale.build.options import check_num_instances
 from equiscale.build.parallel import Progress, map_in_order, no_progress
 from equiscale.build.photos import Cutouts, Cutting, Photo, PhotoObject, PhotoTask, cut_photo
-from equiscale.core.errors import OptionError, TooFewInstancesError
-from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
+from equiscale.core.errors import TooFewInstancesError
+from equiscale.core.spec import CANVAS, Split
 from equiscale.data.schema import StirArrays
 
 _LOGGER = logging.getLogger(__name__)
@@ -49,22 +51,24 @@ def build_from_photos(
         progress: Called as `progress(done, total)`, counting photos.
         known_bad: Damaged photos that were skipped before.
     """
-    bad = set(known_bad)
+    bad = known_bad
+    _report_skipped(bad)
     finished: dict[PhotoObject, Cutouts] = {}
     while True:
-        choice = choose(frozenset(bad))
+        choice = choose(bad)
         missing = [item for item in choice.slots.values() if item not in finished]
         if not missing:
             break
         tasks = _group_by_photo(missing, cutting)
         results = map_in_order(cut_photo, tasks, workers, progress)
+        damaged = set()
         for task, cutouts in zip(tasks, results, strict=True):
             if cutouts is None:
-                bad.add(task.photo)
+                damaged.add(task.photo)
             else:
                 finished.update(zip(task.objects, cutouts, strict=True))
-    if bad:
-        _LOGGER.warning("skipped %d damaged: %s", len(bad), ", ".join(map(str, sorted(bad))))
+        _report_skipped(damaged)
+        bad |= damaged
     return _assemble(choice, finished, metadata, cutting.channels)
 
 
@@ -79,8 +83,7 @@ def deal_largest(
     A class takes part if it has three times `num_instances` objects and the smallest of those is
     no smaller than the canvas, so that objects are only ever scaled down.
     """
-    if num_instances < 1:
-        raise OptionError(f"{num_instances} instances per class: at least 1 is needed")
+    check_num_instances(num_instances)
     classes: dict[str, list[PhotoObject]] = defaultdict(list)
     for item in objects:
         classes[item.label].append(item)
@@ -94,16 +97,17 @@ def deal_largest(
                 slots[rank % len(Split), len(names), rank // len(Split)] = item
             names.append(name)
     if not names:
-        raise too_few(source, {name: len(found) for name, found in classes.items()}, needed)
+        found = ", ".join(f"{name}: {len(classes[name])}" for name in sorted(classes)) or "none"
+        raise TooFewInstancesError(
+            source, f"usable objects per class: {found}", f"{needed} of a class, in three splits"
+        )
     return Choice(tuple(names), num_instances, slots)
 
 
-def too_few(source: Path, counts: Mapping[str, int], needed: int) -> TooFewInstancesError:
-    """Say how many usable objects each class has."""
-    found = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items())) or "none"
-    return TooFewInstancesError(
-        source, f"usable objects per class: {found}", f"{needed} of a class, in three splits"
-    )
+def _report_skipped(photos: Collection[Photo]) -> None:
+    if photos:
+        names = ", ".join(map(str, sorted(photos)))
+        _LOGGER.warning("skipped %d damaged: %s", len(photos), names)
 
 
 def _group_by_photo(objects: Iterable[PhotoObject], cutting: Cutting) -> list[PhotoTask]:
@@ -119,10 +123,8 @@ def _assemble(
     metadata: Mapping[str, str],
     channels: int,
 ) -> StirArrays:
-    grid = (len(Split), len(OBJECT_SIZES), len(choice.class_names), choice.num_instances)
-    colour = (3,) if channels == 3 else ()
-    images = np.empty((*grid, CANVAS, CANVAS, *colour), np.uint8)
-    positions = np.empty((*grid, 2), np.int64)
+    images = empty_images(len(choice.class_names), choice.num_instances, channels)
+    positions = np.empty((*images.shape[:4], 2), np.int64)
     for (split, label, instance), item in choice.slots.items():
         cutouts = finished.pop(item)  # freed while the array fills
         images[split, :, label, instance] = cutouts.images

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from equiscale.build.annotations import read_annotations
-from equiscale.build.choosing import Choice, build_from_photos, too_few
-from equiscale.build.options import Background, SourceFormat
+from equiscale.build.choosing import Choice, build_from_photos
+from equiscale.build.options import Background, SourceFormat, check_num_instances
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import Cutting, Photo, PhotoObject
-from equiscale.core.errors import OptionError
+from equiscale.core.errors import OptionError, TooFewInstancesError
 from equiscale.core.files import file_hash
 from equiscale.core.registry import unknown_name_message
 from equiscale.core.seeding import numpy_generator
@@ -61,8 +61,8 @@ class FolderOptions:
             raise OptionError(f"name {self.name!r}: use letters, digits, '-', '_' and '.'")
         if self.name in CARDS:
             raise OptionError(f"name {self.name!r} is that of a known dataset; choose another")
-        if self.num_instances is not None and self.num_instances < 1:
-            raise OptionError(f"{self.num_instances} instances per class: at least 1 is needed")
+        if self.num_instances is not None:
+            check_num_instances(self.num_instances)
 
 
 def build_folder(
@@ -92,13 +92,15 @@ def build_folder(
         return deal_photos(usable, originals, names, options, source)
 
     cutting = Cutting(
-        seed=f"{options.name}/{options.seed}",
+        seed=str(options.seed),
         background=options.background,
         upright=annotations.upright,
         skip_bad=options.skip_bad,
         channels=1 if options.grey else 3,
     )
-    return build_from_photos(choose, _metadata(options, names), cutting, workers, progress)
+    return build_from_photos(
+        choose, _metadata(options, names), cutting, workers, progress, annotations.damaged
+    )
 
 
 def deal_photos(
@@ -109,13 +111,11 @@ def deal_photos(
     source: Path,
 ) -> Choice:
     """Choose as many objects of every class in every split, and no picture for two splits."""
-    seed = f"{options.name}/{options.seed}"
-    parts = _spread(objects, originals, seed)
+    parts = _spread(objects, originals, str(options.seed))
     fewest = min(len(part[name]) for part in parts for name in names)
     count = options.num_instances or fewest
     if not 1 <= count <= fewest:
-        totals = Counter(item.label for item in objects)
-        raise too_few(source, {name: totals[name] for name in names}, len(Split) * max(count, 1))
+        raise _too_few(source, parts, names, max(count, 1))
     slots = {
         (split, label, instance): part[name][instance]
         for split, part in enumerate(parts)
@@ -145,6 +145,19 @@ def _spread(objects: Sequence[PhotoObject], originals: dict[Photo, str], seed: s
         for item in groups[key]:
             parts[counts.index(min(counts))][item.label].append(item)
     return parts
+
+
+def _too_few(
+    source: Path, parts: Sequence[_Part], names: Sequence[str], needed: int
+) -> TooFewInstancesError:
+    """Say how many usable objects of each class every split got."""
+    counts = (f"{name}: " + "+".join(str(len(part[name])) for part in parts) for name in names)
+    return TooFewInstancesError(
+        source,
+        f"usable objects per class in train+valid+test: {', '.join(counts)}",
+        f"{needed} of every class in every split, and no picture in two",
+        "--classes a,b leaves out the other classes, --instances asks for fewer",
+    )
 
 
 def _chosen_classes(found: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from equiscale.core.errors import OptionError
+
 
 class SignBackground(str, Enum):
     """What is behind a drawn sign: black, or a random colour per image."""
@@ -26,3 +28,9 @@ class SourceFormat(str, Enum):
     FOLDERS = "folders"
     COCO = "coco"
     YOLO = "yolo"
+
+
+def check_num_instances(count: int) -> None:
+    """Refuse a dataset without instances."""
+    if count < 1:
+        raise OptionError(f"{count} instances per class: at least 1 is needed")

@@ -29,13 +29,6 @@ def no_progress(done: int, total: int) -> None:
     """Report nothing."""
 
 
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def map_in_order(
     function: Callable[[T], R], tasks: Sequence[T], workers: int, progress: Progress
 ) -> Iterator[R]:

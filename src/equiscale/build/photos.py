@@ -184,8 +184,10 @@ def _opened(photo: Photo) -> Iterator[Image]:
     except BadPictureError:
         raise
     except (*_DAMAGE, bomb) as error:
+        unknown = isinstance(error, pillow.UnidentifiedImageError)  # its message shows an object
+        reason = "of no known format" if unknown else error
         raise BadPictureError(
-            photo, f"a damaged picture ({error})", "one that can be decoded"
+            photo, f"a damaged picture ({reason})", "one that can be decoded"
         ) from error
 
 

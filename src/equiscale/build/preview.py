@@ -58,12 +58,11 @@ def draw_preview(
         pen.text((_GAP, y + CANVAS // 2 - 6), name, fill=_INK)
         for column, size in enumerate(sizes):
             where = (part, OBJECT_SIZES.index(size), label, instance)
-            picture = pillow.fromarray(np.ascontiguousarray(arrays.images[where]))
-            x = margin + column * cell
-            sheet.paste(picture, (x, y))
+            picture = pillow.fromarray(np.ascontiguousarray(arrays.images[where])).convert("RGB")
             if boxes:
-                left, top = (int(value) for value in arrays.positions[where])
-                pen.rectangle(_frame(x + left, y + top, size), outline=_BOX)
+                left, top = map(int, arrays.positions[where])
+                _draw_box(picture, left, top, size)
+            sheet.paste(picture, (margin + column * cell, y))
     return sheet
 
 
@@ -80,5 +79,7 @@ def _shortened(name: str, longest: int = 24) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
-def _frame(x: int, y: int, size: int) -> tuple[int, int, int, int]:
-    return x, y, x + size - 1, y + size - 1
+def _draw_box(picture: Image, left: int, top: int, size: int) -> None:
+    """Frame an object's box, as far as the canvas shows it."""
+    pen: Any = import_extra("PIL.ImageDraw", "pillow").Draw(picture)
+    pen.rectangle((left, top, left + size - 1, top + size - 1), outline=_BOX)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from equiscale.build.canvas import collect_instances, draw_positions
-from equiscale.build.options import SignBackground
+from equiscale.build.canvas import collect_instances, draw_positions, paste
+from equiscale.build.options import SignBackground, check_num_instances
 from equiscale.build.parallel import Progress, map_in_order, no_progress
 from equiscale.build.sources import checked_directory
 from equiscale.build.vector import render_svg
-from equiscale.core.errors import OptionError, SourceError
+from equiscale.core.errors import SourceError
 from equiscale.core.seeding import numpy_generator
 from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
 from equiscale.data.catalog import CARDS
@@ -65,8 +65,7 @@ def build_signs(
         workers: Number of processes; the result does not depend on it.
         progress: Called as `progress(done, total)`.
     """
-    if num_instances < 1:
-        raise OptionError(f"{num_instances} instances per class: at least 1 is needed")
+    check_num_instances(num_instances)
     card = CARDS["signs"]
     positions = draw_positions(card.num_classes, num_instances)
     colours = _draw_colours(positions.shape[:-1], background)
@@ -80,7 +79,9 @@ def build_signs(
     ]
     results = map_in_order(_render, tasks, workers, progress)
     images = collect_instances(results, card.num_classes, num_instances, channels=3)
-    return StirArrays.assemble(images, positions, card.class_names, card.metadata())
+    description = f"{card.description} Background: {background.value}."
+    metadata = card.metadata() | {"description": description}
+    return StirArrays.assemble(images, positions, card.class_names, metadata)
 
 
 def _read_drawings(source: Path) -> dict[str, bytes]:
@@ -112,8 +113,7 @@ def _render(task: _Task) -> Images:
         drawing = render_svg(task.svg, task.name, output_width=size, output_height=size)
         for split in range(len(Split)):
             left, top = task.positions[split, row]
-            box = images[split, row, top : top + size, left : left + size]
-            box[:] = _blend(drawing, task.colours[split, row])
+            paste(images[split, row], _blend(drawing, task.colours[split, row]), left, top)
     return images
 
 

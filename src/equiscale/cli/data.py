@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equiscale.build.options import Background, SignBackground, SourceFormat
+from equiscale.cli.options import split_names
 from equiscale.core.spec import Split
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def info(name: Name) -> None:
     _print_fields(
         {"file": str(path), **arrays.metadata, "classes": ", ".join(arrays.class_names)}
         | {"images": str(arrays.images.shape), "content": arrays.content_hash}
+        | _compare_content(name, arrays.content_hash)
     )
 
 
@@ -256,7 +258,7 @@ def folder(
     options = FolderOptions(
         name=name,
         layout=layout,
-        classes=tuple(filter(None, classes.split(","))),
+        classes=split_names(classes),
         num_instances=instances,
         background=background,
         grey=grey,
@@ -290,7 +292,7 @@ def _building(name: str, out: Path | None, workers: int | None, force: bool) -> 
     from rich.console import Console
     from rich.progress import Progress
 
-    from equiscale.build.parallel import available_cores
+    from equiscale.core.cores import available_cores
     from equiscale.data.catalog import dataset_path
     from equiscale.data.schema import check_target
 
@@ -316,6 +318,16 @@ def _terminated_cleanly() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _compare_content(name: str, found: str) -> dict[str, str]:
+    """Tell whether a file holds what its card promises, where the card does."""
+    from equiscale.data.catalog import CARDS
+
+    expected = CARDS[name].content_hash if name in CARDS else None
+    if expected is None:
+        return {}
+    return {"as the card says": "yes" if found == expected else "no, other images or versions"}
 
 
 def _add_own_datasets(table: Table) -> None:

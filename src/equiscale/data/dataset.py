@@ -189,8 +189,11 @@ def _checked_sizes(sizes: Iterable[int] | None) -> tuple[int, ...]:
     """Return the chosen sizes, each once, in file order."""
     if sizes is None:
         return OBJECT_SIZES
-    chosen = set(sizes)
+    try:
+        chosen = set(sizes)
+    except TypeError:
+        raise OptionError(f"object sizes {sizes!r}: choose some of 17…64, as a list") from None
     if not chosen or not chosen <= set(OBJECT_SIZES):
-        wrong = sorted(chosen - set(OBJECT_SIZES)) or "none"
+        wrong = sorted(chosen - set(OBJECT_SIZES), key=repr) or "none"
         raise OptionError(f"object sizes {wrong}: choose some of 17…64")
     return tuple(size for size in OBJECT_SIZES if size in chosen)

@@ -11,6 +11,10 @@ sizes run from 64 down to 17:
 | `psts`     | (3, 48, n, m, 2)                            | integer | box's distance left, top |
 | `metadata` | (6, 2)                                      | text    | name and value           |
 | `lbldata`  | (n,)                                        | text    | class names              |
+
+The object size is the longer side of an object's box. Published aerial boxes are not square, and
+the shorter side may leave less room than the object size: the square of that size at `psts` can
+reach beyond the canvas, so that only `psts` itself is checked.
 """
 
 from __future__ import annotations
@@ -216,6 +220,8 @@ def check_target(path: Path, force: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StorageError(f"cannot write {path}: {path.parent} is not a directory") from error
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Protocol
 
-from equiscale.build.parallel import available_cores
+from equiscale.core.cores import available_cores
 from equiscale.core.errors import EquiscaleError, OptionError
 from equiscale.experiments.job import JobSettings
 from equiscale.experiments.worker import EXIT_INTERRUPTED, EXIT_STORE, encode_work

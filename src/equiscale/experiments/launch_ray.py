@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from equiscale.build.parallel import available_cores
+from equiscale.core.cores import available_cores
 from equiscale.core.errors import MissingExtraError
 from equiscale.core.files import atomic_write
 from equiscale.data.catalog import locate_dataset

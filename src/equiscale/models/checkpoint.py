@@ -15,13 +15,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from equiscale.core.errors import FileContentError, OptionError
+from equiscale.core.errors import InputFileError, OptionError
 from equiscale.core.files import atomic_write, canonical_json
 from equiscale.models.base import ModelSpec, create_model
 
 FORMAT = "equiscale-model-1"
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 _DERIVED_TOLERANCE = 1e-3
+_EXPECTED = "a file written by save_model"
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,11 @@ def load_model(path: str | Path, *, allow_import: bool = False) -> nn.Module:
     """
     checkpoint = read_checkpoint(path)
     if ":" in checkpoint.spec.name and not allow_import:
-        raise FileContentError(
-            f"{path} holds the model {checkpoint.spec.name!r}, and building it would import that "
-            f"module; pass allow_import=True if you trust the file"
+        raise InputFileError(
+            path,
+            f"the model {checkpoint.spec.name!r}, whose module would be imported",
+            "a model of this package",
+            "pass allow_import=True if you trust the file",
         )
     model = _build(checkpoint, path)
     _check_weights(model, checkpoint.weights, path)
@@ -98,19 +101,21 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise FileContentError(f"the model file {path} cannot be read ({error})") from error
+        reason = error.strerror or error
+        raise InputFileError(path, f"nothing that can be read ({reason})", _EXPECTED) from error
     try:
         weights = load(content)
     except SafetensorError as error:
         if content.startswith(_PICKLE_STARTS):
-            raise FileContentError(
-                f"{path} looks like a pickle, as torch.save writes it; pickles can run code and "
-                f"are not read: load it yourself, copy its weights and use save_model"
+            raise InputFileError(
+                path,
+                "what looks like a pickle, as torch.save writes it",
+                _EXPECTED,
+                "pickles can run code and are not read: load it yourself, copy its weights and "
+                "use save_model",
             ) from error
-        raise FileContentError(
-            f"{path} is not a complete safetensors file ({error}); expected one written by "
-            f"save_model"
-        ) from error
+        found = f"no complete safetensors file ({error})"
+        raise InputFileError(path, found, _EXPECTED) from error
     return _from_metadata(_metadata(content), weights, path)
 
 
@@ -169,10 +174,8 @@ def _from_metadata(
     metadata: Mapping[str, str], weights: Mapping[str, Tensor], path: str | Path
 ) -> Checkpoint:
     if metadata.get("format") != FORMAT:
-        raise FileContentError(
-            f"{path} has the format {metadata.get('format')!r}, expected {FORMAT!r}: it was not "
-            f"written by save_model of this version"
-        )
+        found = f"the format {metadata.get('format')!r}"
+        raise InputFileError(path, found, f"{FORMAT!r}, written by save_model of this version")
     try:
         fields = json.loads(metadata["model"])
         spec = ModelSpec(
@@ -181,7 +184,8 @@ def _from_metadata(
         names = _checked_names(fields["class_names"], spec)
         return Checkpoint(spec, names, dict(fields["derived"]), weights)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise FileContentError(f"{path} does not describe its model ({error!r})") from error
+        found = f"no description of its model ({error!r})"
+        raise InputFileError(path, found, _EXPECTED) from error
 
 
 def _metadata(content: bytes) -> dict[str, str]:
@@ -215,7 +219,8 @@ def _build(checkpoint: Checkpoint, path: str | Path) -> nn.Module:
                 **spec.options,
             )
     except (LookupError, TypeError, ValueError, RuntimeError, MemoryError) as error:
-        raise FileContentError(f"the model in {path} cannot be built: {error}") from error
+        found = f"a model that cannot be built ({error})"
+        raise InputFileError(path, found, "one that create_model builds here") from error
 
 
 def _check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | Path) -> None:
@@ -223,22 +228,21 @@ def _check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | 
     found = {key: list(value.shape) for key, value in weights.items()}
     missing, foreign = sorted(expected.keys() - found), sorted(found.keys() - expected)
     if missing or foreign:
-        raise FileContentError(
-            f"the weights in {path} are not those of its model: missing {missing or 'none'}, "
-            f"unexpected {foreign or 'none'}"
+        raise InputFileError(
+            path,
+            f"other weights: missing {missing or 'none'}, unexpected {foreign or 'none'}",
+            "exactly those of its model",
         )
     for key, shape in expected.items():
         if found[key] != shape:
-            raise FileContentError(f"{key} in {path} has the shape {found[key]}, expected {shape}")
+            raise InputFileError(path, f"{key} of shape {found[key]}", str(shape))
     _check_finite(weights, str(path))
 
 
 def _check_finite(weights: Mapping[str, Tensor], where: str) -> None:
     for key, value in weights.items():
         if not value.isfinite().all():
-            raise FileContentError(
-                f"{key} in {where} holds NaN or infinity; such a model is neither saved nor loaded"
-            )
+            raise InputFileError(where, f"NaN or infinity in {key}", "finite numbers")
 
 
 def _check_derived(model: nn.Module, expected: Mapping[str, float], path: str | Path) -> None:
@@ -246,7 +250,9 @@ def _check_derived(model: nn.Module, expected: Mapping[str, float], path: str | 
     for name in sorted(expected.keys() | found.keys()):
         pair = expected.get(name, math.nan), found.get(name, math.nan)
         if not math.isclose(*pair, rel_tol=_DERIVED_TOLERANCE):
-            raise FileContentError(
-                f"the model in {path} was trained with another {name} (norm {pair[0]:.6g}) than "
-                f"its options give here ({pair[1]:.6g}); use the same basis file"
+            raise InputFileError(
+                path,
+                f"a model trained with another {name} (norm {pair[0]:.6g})",
+                f"the one that its options give here ({pair[1]:.6g})",
+                "use the same basis file",
             )
