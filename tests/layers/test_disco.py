@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from equiscale.core.errors import FileContentError, OptionError
+from equiscale.core.errors import InputFileError, OptionError
 from equiscale.layers.disco import (
     DiscoSettings,
     RawBasis,
@@ -101,16 +101,19 @@ def test_file_round_trip(tmp_path: Path) -> None:
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "basis.safetensors"
-    with pytest.raises(FileContentError, match="no basis file"):
+    with pytest.raises(InputFileError, match="found no file, expected a DISCO basis"):
         load_raw_basis(path)
     path.write_bytes(b"not a basis")
-    with pytest.raises(FileContentError, match="holds no DISCO basis"):
+    with pytest.raises(InputFileError, match="expected a DISCO basis"):
         load_raw_basis(path)
     save_file({"raw": torch.zeros(1)}, path)
-    with pytest.raises(FileContentError, match="holds no DISCO basis"):
+    with pytest.raises(InputFileError, match="expected a DISCO basis"):
         load_raw_basis(path)
     write_raw_basis(path, RawBasis(SMALL, torch.zeros(9, 3, 5, 5)))
-    with pytest.raises(FileContentError, match=r"shape \[9, 3, 7, 7\], got \[9, 3, 5, 5\]"):
+    with pytest.raises(
+        InputFileError,
+        match=r"found shape \[9, 3, 5, 5\], expected finite numbers of shape \[9, 3, 7, 7\]",
+    ):
         load_raw_basis(path)
 
 

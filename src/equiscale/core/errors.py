@@ -33,10 +33,6 @@ class MissingExtraError(EquiscaleError, ImportError):
         )
 
 
-class FileContentError(EquiscaleError, ValueError):
-    """A file is missing, is not what it should be, or holds something else than expected."""
-
-
 class InputFileError(EquiscaleError, ValueError):
     """A file or directory from outside is not what it has to be.
 

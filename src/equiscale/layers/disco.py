@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from equiscale.core.errors import FileContentError, OptionError
+from equiscale.core.errors import InputFileError, OptionError
 from equiscale.core.files import atomic_write
 from equiscale.layers.steerable import SUPPORT, check_scales
 
@@ -290,7 +290,7 @@ def load_raw_basis(path: str | Path | None = None) -> RawBasis:
 
 
 def _read_raw_basis(path: Path) -> RawBasis:
-    hint = "expected a file written by `equiscale basis disco`"
+    hint = "write one with `equiscale basis disco`"
     try:
         with safe_open(path, framework="pt") as file:
             settings = json.loads(file.metadata()["settings"])
@@ -298,13 +298,11 @@ def _read_raw_basis(path: Path) -> RawBasis:
         settings["scales"] = tuple(settings["scales"])
         known = DiscoSettings(**settings)
     except FileNotFoundError as error:
-        raise FileContentError(f"there is no basis file {path}; {hint}") from error
+        raise InputFileError(path, "no file", "a DISCO basis", hint) from error
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise FileContentError(f"{path} holds no DISCO basis ({error}); {hint}") from error
+        raise InputFileError(path, str(error), "a DISCO basis", hint) from error
     shape = (known.kernel_size**2, len(known.scales), known.support, known.support)
     if values.shape != shape or not values.isfinite().all():
-        raise FileContentError(
-            f"{path} should hold finite numbers of shape {list(shape)}, got {list(values.shape)}; "
-            f"{hint}"
-        )
+        found = f"shape {list(values.shape)}"
+        raise InputFileError(path, found, f"finite numbers of shape {list(shape)}", hint)
     return RawBasis(known, values)
