@@ -17,7 +17,14 @@ import pytest
 from equiscale.experiments.protocol import DatasetChoice
 from equiscale.results.store import RunState, RunStore
 
-pytestmark = [pytest.mark.needs("ray"), pytest.mark.cluster]
+pytestmark = [
+    pytest.mark.needs("ray"),
+    pytest.mark.cluster,
+    pytest.mark.skipif(
+        " " in sys.prefix,
+        reason="a node that `ray start` makes runs nothing from a path with spaces",
+    ),
+]
 
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
 

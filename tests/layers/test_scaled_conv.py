@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -276,6 +277,7 @@ def test_compiles_without_graph_breaks(pool: Any, method: Any) -> None:
 
 
 @pytest.mark.needs("g++")
+@pytest.mark.skipif(" " in sys.prefix, reason="torch does not quote its path for the compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_inductor_gives_the_same() -> None:
     torch.compiler.reset()
