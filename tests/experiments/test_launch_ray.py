@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(
         " " in sys.prefix,
-        reason="a node that `ray start` makes runs nothing from a path with spaces",
+        reason="nodes of `ray start` run nothing from a path with spaces",
     ),
 ]
 
