@@ -217,5 +217,7 @@ def test_another_basis_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match=r"trained with another conv1\.basis1"):
         load_model(path)
     basis.unlink()
-    with pytest.raises(InputFileError, match=r"cannot be built .*found no file, expected a DISCO basis"):
+    with pytest.raises(
+        InputFileError, match=r"cannot be built .*found no file, expected a DISCO basis"
+    ):
         load_model(path)
