@@ -56,8 +56,8 @@ class _Cost:
         )
 
 
-_DIRECT = _Cost(constant=0.19, per_scale=0.57, per_multiply_add=0.077, per_element=13.1)
-_SPECTRAL = _Cost(constant=1.66, per_scale=0.99, per_multiply_add=0.078, per_element=49.1)
+_DIRECT = _Cost(constant=0.208, per_scale=0.717, per_multiply_add=0.082, per_element=10.8)
+_SPECTRAL = _Cost(constant=2.52, per_scale=0.840, per_multiply_add=0.171, per_element=33.7)
 
 # Convolutions with larger kernels than this run at a rate that falls with their size.
 _EFFICIENT_KERNEL_SIZE = 7
