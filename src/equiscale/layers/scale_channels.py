@@ -1,0 +1,271 @@
+"""Scale channels: one classifier with shared weights on several resized copies of the image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from equiscale.core.errors import OptionError, ShapeError
+from equiscale.core.options import check_numbers
+from equiscale.core.registry import unknown_name_message
+from equiscale.layers.kernel_scaling import Interpolation, check_interpolation, resampling_matrix
+
+ChannelPool = Literal["mixture", "mean", "max", "logsumexp"]
+CHANNEL_POOLS: tuple[ChannelPool, ...] = get_args(ChannelPool)
+
+
+def scale_factors(smallest: float, largest: float, per_octave: int = 2) -> tuple[float, ...]:
+    """Return a geometric sequence of factors, ascending, that contains 1 if it lies inside.
+
+    Args:
+        smallest: No factor is below it.
+        largest: No factor is above it.
+        per_octave: Factors per doubling.
+
+    Example:
+        >>> [round(factor, 3) for factor in scale_factors(0.5, 1.5)]
+        [0.5, 0.707, 1.0, 1.414]
+    """
+    if not 0 < smallest <= largest < math.inf or per_octave < 1:
+        raise OptionError(
+            f"needs 0 < smallest <= largest and at least one factor per octave, got {smallest}, "
+            f"{largest}, {per_octave}"
+        )
+    tolerance = 1e-9
+    first = math.ceil(math.log2(smallest) * per_octave - tolerance)
+    last = math.floor(math.log2(largest) * per_octave + tolerance)
+    return tuple(2 ** (step / per_octave) for step in range(first, last + 1))
+
+
+def resize_images(
+    images: Tensor, factor: float, interpolation: Interpolation = "bicubic", blur: float = 0.0
+) -> Tensor:
+    """`[N, C, H, W] -> [N, C, round(H·factor), round(W·factor)]`, antialiased when it shrinks.
+
+    Values are those of `torch.nn.functional.interpolate(..., antialias=True)`, written as two
+    matrix products, which differentiate and export everywhere.
+
+    Args:
+        images: Images of any height and width.
+        factor: New side over old side.
+        interpolation: As for kernels.
+        blur: Standard deviation of a Gaussian that is applied behind, in new pixels.
+
+    Example:
+        >>> resize_images(torch.zeros(2, 3, 64, 48), 0.5).shape
+        torch.Size([2, 3, 32, 24])
+    """
+    rows, columns = (
+        _axis_matrix(size, max(1, round(size * factor)), interpolation, blur)
+        for size in images.shape[2:]
+    )
+    if rows is None and columns is None:
+        return images
+    resized = images if rows is None else rows.to(images) @ images
+    return resized if columns is None else resized @ columns.to(images).T
+
+
+def _axis_matrix(
+    size: int, new_size: int, interpolation: Interpolation, blur: float
+) -> Tensor | None:
+    """Return the `[new_size, size]` matrix of one axis, or None where nothing changes."""
+    resample = None if new_size == size else resampling_matrix(size, new_size, interpolation)
+    if not blur:
+        return resample
+    smooth = _gaussian_matrix(new_size, blur)
+    return smooth if resample is None else smooth @ resample
+
+
+def _gaussian_matrix(size: int, sigma: float) -> Tensor:
+    """Return the `[size, size]` Gaussian filter whose rows sum to 1, at the border too."""
+    position = torch.arange(size, dtype=torch.float64)
+    weight = torch.exp(-((position[:, None] - position) ** 2) / (2 * sigma**2))
+    return weight / weight.sum(dim=1, keepdim=True)
+
+
+def check_channel_pool(pool: str) -> None:
+    """Raise `OptionError` unless `pool` names a way to combine channels."""
+    if pool not in CHANNEL_POOLS:
+        raise OptionError(unknown_name_message("pooling of channels", pool, CHANNEL_POOLS))
+
+
+def pool_channels(logits: Tensor, pool: ChannelPool) -> Tensor:
+    """`[S, N, K] -> [N, K]`: combine what S channels say.
+
+    Args:
+        logits: Logits of each channel.
+        pool: `mixture`: the logarithm of the mean of the channels' probabilities, so that a
+            channel that is unsure says little and no channel can outvote the others by the
+            height of its logits alone; `mean`, `max`, `logsumexp`: of the logits themselves.
+
+    Example:
+        >>> sure, unsure = torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 0.1]])
+        >>> pool_channels(torch.stack([sure, unsure]), "mixture").exp()
+        tensor([[0.7285, 0.2715]])
+    """
+    return _POOLS[pool](logits)
+
+
+def _mixture(logits: Tensor) -> Tensor:
+    return _log_mean_exp(logits.log_softmax(dim=2))
+
+
+def _log_mean_exp(logits: Tensor) -> Tensor:
+    return torch.logsumexp(logits, dim=0) - math.log(logits.shape[0])
+
+
+_POOLS: dict[ChannelPool, Callable[[Tensor], Tensor]] = {
+    "mixture": _mixture,
+    "mean": lambda logits: logits.mean(dim=0),
+    "max": lambda logits: logits.amax(dim=0),
+    "logsumexp": _log_mean_exp,
+}
+
+
+class ImagePyramid(nn.Module):
+    """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`: resized copies of images.
+
+    In training most of the copies can be left out of each step.
+
+    Args:
+        factors: Sizes of the copies, relative to the image.
+        train_factors: Sizes of the copies in training, if they are to be others.
+        dropout: Probability with which a copy is left out of a training step; at least one,
+            drawn from torch's generator, always stays.
+        interpolation: How images are resized.
+        blur: Standard deviation of a Gaussian in each copy's own pixels, so that copies that were
+            enlarged and copies that were shrunk are equally sharp; 0 for none.
+
+    Example:
+        >>> copies = ImagePyramid((0.5, 1.0))(torch.zeros(1, 1, 64, 64))
+        >>> {factor: copy.shape[2] for factor, copy in copies.items()}
+        {0.5: 32, 1.0: 64}
+    """
+
+    def __init__(
+        self,
+        factors: Sequence[float],
+        train_factors: Sequence[float] | None = None,
+        dropout: float = 0.0,
+        interpolation: Interpolation = "bicubic",
+        blur: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.factors = _check_factors("factors", factors)
+        self.train_factors = (
+            self.factors if train_factors is None else _check_factors("train_factors", train_factors)
+        )
+        if not 0 <= dropout < 1:
+            raise OptionError(f"dropout must be at least 0 and below 1, got {dropout}")
+        if not 0 <= blur < math.inf:
+            raise OptionError(f"blur must not be negative, got {blur}")
+        check_interpolation(interpolation)
+        self.dropout = dropout
+        self.interpolation: Interpolation = interpolation
+        self.blur = blur
+
+    def extra_repr(self) -> str:
+        """Show the factors."""
+        factors = ", ".join(f"{factor:.3g}" for factor in self.factors)
+        return f"factors=({factors}), dropout={self.dropout:g}"
+
+    def forward(self, x: Tensor) -> dict[float, Tensor]:
+        """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`."""
+        if x.ndim != 4:
+            raise ShapeError(f"a pyramid needs images [N, C, H, W], got {list(x.shape)}")
+        factors = self._draw_factors() if self.training else self.factors
+        return {f: resize_images(x, f, self.interpolation, self.blur) for f in factors}
+
+    def _draw_factors(self) -> tuple[float, ...]:
+        """Return the factors of one training step."""
+        if not self.dropout:
+            return self.train_factors
+        draws = torch.rand(len(self.train_factors)).tolist()
+        drawn = zip(self.train_factors, draws, strict=True)
+        kept = tuple(factor for factor, draw in drawn if draw >= self.dropout)
+        return kept or (self.train_factors[draws.index(max(draws))],)
+
+
+class ScaleChannels(nn.Module):
+    """`[N, C, H, W] -> [N, K]`: any classifier, asked at several sizes of the image.
+
+    The weights are shared, so that an object that has changed its size looks, in another
+    channel, as it did before. In training most channels sit out each step: every channel then
+    has to classify by itself, at all the sizes that the factors make of the training images.
+
+    Args:
+        backbone: Maps `[N, C, h, w]` to logits `[N, K]` for every size that a factor gives.
+        factors: Sizes of the copies that are asked, relative to the image.
+        train_factors: Sizes of the copies that are trained, if they are to be others: with
+            smaller ones, the backbone learns when an object is too small to tell.
+        pool: How the channels are combined; see `pool_channels`.
+        dropout: Probability with which a channel sits out a training step.
+        interpolation: How images are resized.
+        blur: As for `ImagePyramid`.
+
+    Example:
+        >>> backbone = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
+        >>> ScaleChannels(backbone, factors=(0.5, 1.0))(torch.zeros(2, 1, 32, 32)).shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        factors: Sequence[float],
+        train_factors: Sequence[float] | None = None,
+        pool: ChannelPool = "mixture",
+        dropout: float = 0.0,
+        interpolation: Interpolation = "bicubic",
+        blur: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_channel_pool(pool)
+        self.backbone = backbone
+        self.pyramid = ImagePyramid(factors, train_factors, dropout, interpolation, blur)
+        self.pool: ChannelPool = pool
+
+    def extra_repr(self) -> str:
+        """Show the pooling."""
+        return f"pool={self.pool}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, K]`."""
+        return pool_channels(self.channel_logits(x), self.pool)
+
+    def channel_logits(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [S, N, K]`: what each channel says by itself."""
+        return torch.stack([self.backbone(copy) for copy in self.pyramid(x).values()])
+
+
+def _check_factors(name: str, factors: Sequence[float]) -> tuple[float, ...]:
+    check_numbers(name, factors)
+    if not factors or not all(0 < factor < math.inf for factor in factors):
+        raise OptionError(f"{name} must be one or more positive numbers, got {factors!r}")
+    return tuple(float(factor) for factor in factors)
+
+
+def scale_channels(
+    backbone: nn.Module,
+    factors: Sequence[float] = scale_factors(0.5, 1.5),
+    train_factors: Sequence[float] | None = scale_factors(0.25, 1.5),
+    pool: ChannelPool = "mixture",
+    dropout: float = 0.8,
+) -> ScaleChannels:
+    """Wrap a classifier so that it keeps its accuracy when objects change their size.
+
+    The defaults suit objects that fill between a quarter and the whole of the image; see
+    `ScaleChannels` for what the arguments mean. The wrapped network is trained and used like
+    the original one.
+
+    Example:
+        >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
+        >>> robust = scale_channels(network)
+        >>> robust.eval()(torch.zeros(1, 3, 64, 64)).shape
+        torch.Size([1, 8])
+    """
+    return ScaleChannels(backbone, factors, train_factors, pool, dropout)
