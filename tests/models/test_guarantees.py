@@ -76,6 +76,16 @@ SHIFT_BOUNDS = {
     "pixel_pool": 0.03,
     "kanazawa": 0.08,
     "energy_pool": 0.12,
+    "pixel_pool_same": 0.015,
+    "slice_pool_same": 0.012,
+    "pixel_pool_full": 0.02,
+    "slice_pool_full": 1e-5,
+    "energy_pool_mean": 0.6,
+    "gaussian_derivative": 0.06,
+    "riesz": 1e-5,
+    "standard_bn": 1e-5,
+    "standard_wide": 1e-5,
+    "ensemble_dropout": 0.025,
 }
 
 

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 import equiscale
 from equiscale.core.errors import OptionError, ShapeError
-from equiscale.models import Classifier, PoolsOverScale, create_model, list_models, model_card
+from equiscale.models import (
+    MODEL_GROUPS,
+    Classifier,
+    PoolsOverScale,
+    create_model,
+    list_models,
+    model_card,
+)
 
 PAPER_PARAMETERS = {
     "standard": 27_108,
@@ -28,19 +35,39 @@ PAPER_PARAMETERS = {
 }
 
 
-NO_CHOICE = ("standard", "spatial_transform", "ensemble", "hermite", "disco", "conv3d")
-"""Models without a pooling over scale."""
+PARAMETERS = {
+    **PAPER_PARAMETERS,
+    "pixel_pool_same": 27_108,
+    "slice_pool_same": 27_108,
+    "pixel_pool_full": 27_108,
+    "slice_pool_full": 27_108,
+    "energy_pool_mean": 27_108,
+    "gaussian_derivative": 28_340,
+    "riesz": 12_276,
+    "standard_bn": 27_204,
+    "standard_wide": 72_106,
+    "ensemble_dropout": 27_108,
+}
+
+NO_CHOICE = (
+    *("standard", "spatial_transform", "ensemble", "hermite", "disco", "conv3d"),
+    *("gaussian_derivative", "riesz", "standard_bn", "standard_wide", "ensemble_dropout"),
+)
+"""Models without a pooling over scale inside."""
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""What batch normalisation learns from the images besides its parameters."""
 
 
 def build(name: str, image_size: tuple[int, int] = (16, 17), **arguments: int) -> Classifier:
-    """Build a model with fixed weights; `image_size` reaches those that need to know it."""
+    """Build a model with fixed weights, not training; `image_size` reaches those that need it."""
     torch.manual_seed(0)
     options: dict[str, Any] = {"in_channels": 1, "num_classes": 5, **arguments}
     if "image_size" in model_card(name).options:
         options["image_size"] = image_size
     model = create_model(name, **options)
     assert isinstance(model, Classifier)
-    return model
+    return model.eval()
 
 
 def images_for(model: Classifier, batch: int = 2) -> Tensor:
@@ -56,11 +83,19 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_registry_holds_the_papers_models() -> None:
-    assert equiscale.list_models() == list(PAPER_PARAMETERS)
+    assert equiscale.list_models("paper") == list(PAPER_PARAMETERS)
 
 
-def test_parameter_count_is_the_papers(name: str) -> None:
-    assert model_card(name).count_parameters() == PAPER_PARAMETERS[name]
+def test_every_model_is_in_one_group() -> None:
+    grouped = [name for group in MODEL_GROUPS for name in equiscale.list_models(group)]
+    assert sorted(grouped) == sorted(equiscale.list_models())
+    assert equiscale.list_models()[:11] == equiscale.list_models("paper")
+    with pytest.raises(OptionError, match="did you mean 'paper'"):
+        equiscale.list_models("papers")  # type: ignore[arg-type]
+
+
+def test_parameter_count_is_that_of_the_paper_or_docs(name: str) -> None:
+    assert model_card(name).count_parameters() == PARAMETERS[name]
 
 
 def test_card_says_everything(name: str) -> None:
@@ -104,14 +139,32 @@ def test_every_parameter_gets_a_gradient(name: str) -> None:
         assert parameter.grad.abs().sum() > 0, key
 
 
-def test_state_dict_holds_learned_parameters_only(name: str) -> None:
+def test_state_dict_holds_only_what_is_learned(name: str) -> None:
+    """Parameters and, with batch normalisation, the running statistics of the images."""
     model = build(name)
-    assert list(model.state_dict()) == [key for key, _ in model.named_parameters()]
+    keys = [key for key in model.state_dict() if key.rpartition(".")[2] not in STATISTICS]
+    assert keys == [key for key, _ in model.named_parameters()]
+
+
+def test_training_steps_draw_from_the_global_generator_alone(name: str) -> None:
+    """So that a loop that seeds it gets the same step again, dropout and statistics included."""
+    outcomes = []
+    for _ in range(2):
+        model = build(name).train()
+        torch.manual_seed(3)
+        model(images_for(model, batch=4)).square().sum().backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        outcomes.append([*gradients, *model.buffers()])
+    for first, second in zip(*outcomes, strict=True):
+        assert first is not None
+        assert torch.equal(first, second)
 
 
 def test_parameters_come_in_reading_order(name: str) -> None:
-    keys = list(build(name).state_dict())
+    keys = [key for key, _ in build(name).named_parameters()]
     assert keys[-2:] == ["head.weight", "head.bias"]
+    if name not in PAPER_PARAMETERS:
+        return
     stages = [key.split(".")[-2] for key in keys if ".weight" in key]
     assert stages[-3:] == ["conv1", "conv2", "head"]
 
@@ -205,7 +258,8 @@ def test_copies_gradients_of_images_and_memory_formats(name: str) -> None:
 
 @pytest.mark.parametrize("kernel_size", [0, -3, 7.0, True, "7"])
 def test_bad_kernel_size_is_named(name: str, kernel_size: object) -> None:
-    message = "unknown option" if name == "disco" else "must be an integer of at least 1"
+    known = "kernel_size" in model_card(name).options
+    message = "must be an integer of at least 1" if known else "unknown option"
     with pytest.raises(OptionError, match=message):
         create_model(name, in_channels=1, num_classes=5, kernel_size=kernel_size)
 

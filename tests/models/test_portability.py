@@ -26,6 +26,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "hermite": {"support": 7},
     "disco": {"scales": (1.26, 2.0)},
     "spatial_transform": {"image_size": 9},
+    "pixel_pool_full": {"kernel_sizes": (1, 3, 5)},
+    "slice_pool_full": {"kernel_sizes": (1, 3, 5)},
+    "gaussian_derivative": {"widths": (4, 4), "num_channels": 2},
+    "riesz": {"widths": (4, 4), "margin": 3},
 }
 SIZES = {"conv3d": 8, "hermite": 14, "disco": 30}
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -42,7 +46,7 @@ def build(name: str, method: str = "direct") -> tuple[Classifier, Tensor]:
     torch.manual_seed(0)
     model = create_model(name, in_channels=1, num_classes=5, **options)
     assert isinstance(model, Classifier)
-    return model, torch.rand(3, 1, size, size, generator=torch.Generator().manual_seed(1))
+    return model.eval(), torch.rand(3, 1, size, size, generator=torch.Generator().manual_seed(1))
 
 
 def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
@@ -135,10 +139,17 @@ def test_two_processes_give_the_gradients_of_one(
 
 
 def gradients_of_mean(model: nn.Module, x: Tensor) -> list[Tensor]:
-    """Gradients for the mean over a batch that two processes can share."""
-    pair = torch.cat([x, x.flip(2)])[:4]
-    model(pair).square().sum(dim=1).mean().backward()
+    """Gradients for the mean over the shares of two processes, each with its own statistics."""
+    model.train()
+    for share in torch.cat([x, x.flip(2)])[:4].split(2):
+        torch.manual_seed(5)
+        (share_loss(model, share) / 2).backward()
     return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def share_loss(model: nn.Module, share: Tensor) -> Tensor:
+    loss: Tensor = model(share).square().sum(dim=1).mean()
+    return loss
 
 
 def _distributed_worker(rank: int, folder: str) -> None:
@@ -152,9 +163,10 @@ def _distributed_worker(rank: int, folder: str) -> None:
     )
     for name in list_models():
         model, x = build(name)
-        parallel = nn.parallel.DistributedDataParallel(model)
+        parallel = nn.parallel.DistributedDataParallel(model.train())
         share = torch.cat([x, x.flip(2)])[:4][2 * rank : 2 * rank + 2]
-        parallel(share).square().sum(dim=1).mean().backward()
+        torch.manual_seed(5)
+        share_loss(parallel, share).backward()
         if rank == 0:
             torch.save([p.grad for p in model.parameters()], Path(folder) / f"{name}.pt")
     distributed.barrier()

@@ -33,10 +33,12 @@ def models(
 
 
 def _print_table(cards: list[ModelCard]) -> None:
-    table = Table("model", "title", "proposed by", box=None, header_style="bold")
+    table = Table("model", "group", "title", "proposed by", box=None, header_style="bold")
     table.add_column("parameters", justify="right")
     for card in cards:
-        table.add_row(card.name, card.title, card.citation, f"{card.count_parameters():,}")
+        table.add_row(
+            card.name, card.group, card.title, card.citation, f"{card.count_parameters():,}"
+        )
     console = Console()
     console.print(table)
     console.print("Parameters for grey images and 36 classes. `equiscale models NAME` says more.")
@@ -46,6 +48,7 @@ def _print_card(card: ModelCard) -> None:
     table = Table(box=None, show_header=False)
     table.add_column(style="bold")
     table.add_row(card.name, card.title)
+    table.add_row("group", card.group)
     table.add_row("proposed by", card.citation)
     table.add_row("parameters", f"{card.count_parameters():,} (grey images, 36 classes)")
     table.add_row("guarantee", card.guarantee)

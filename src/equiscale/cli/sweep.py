@@ -36,8 +36,11 @@ def sweep(
         Path | None, typer.Argument(help="TOML file that describes the sweep instead of options.")
     ] = None,
     models: Annotated[
-        str, typer.Option(help="Names with commas, or all.", rich_help_panel=GRID)
-    ] = "all",
+        str,
+        typer.Option(
+            help="Names with commas; all, paper, beyond or control.", rich_help_panel=GRID
+        ),
+    ] = "paper",
     data: Annotated[
         str, typer.Option(help="Names or files with commas, or all.", rich_help_panel=GRID)
     ] = "emoji",

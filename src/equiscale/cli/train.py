@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.status import Status
 
 from equiscale.cli import options
-from equiscale.core.errors import EquiscaleError
+from equiscale.core.errors import EquiscaleError, OptionError
 
 if TYPE_CHECKING:
     from equiscale.experiments.job import JobSettings
@@ -67,6 +67,8 @@ def train(
         options={model: options.parse_assignments(option)} if option else {},
     )
     sweep = resolve_sweep(request)
+    if len(sweep.models) > 1:
+        raise OptionError(f"{model!r} stands for several models; `equiscale sweep` trains them")
     settings = options.job_settings(context.params, sweep)
     store = RunStore(results)
     store.check_writable()

@@ -23,7 +23,7 @@ from equiscale.experiments.protocol import (
     plan_runs,
 )
 from equiscale.experiments.sweep_file import ALL, SweepRequest
-from equiscale.models import list_models
+from equiscale.models import MODEL_GROUPS, list_models
 from equiscale.results.key import RunKey, TrainingProtocol
 from equiscale.results.store import RunState, RunStore
 
@@ -65,7 +65,7 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
             "either give learning rates or let them be selected: the selection always tries the "
             "two of the paper"
         )
-    names = list_models() if ALL in request.models else request.models
+    names = find_models(request.models)
     unused = set(request.options) - set(names)
     if unused:
         raise OptionError(f"options for {', '.join(sorted(unused))}, which the sweep does not run")
@@ -83,6 +83,18 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
     )
     check_sweep(sweep, list(datasets.values()))
     return sweep
+
+
+def find_models(names: Sequence[str]) -> list[str]:
+    """Return model names; `all` means every registered one, a group every one of the group."""
+    found: list[str] = []
+    for name in names:
+        group = next((group for group in MODEL_GROUPS if group == name), None)
+        several = list_models(group) if name == ALL or group else [name]
+        if not several:
+            raise OptionError(f"no model of the group {name!r} is registered")
+        found += several
+    return list(dict.fromkeys(found))
 
 
 def check_sweep(sweep: Sweep, datasets: Sequence[StirDataset]) -> None:

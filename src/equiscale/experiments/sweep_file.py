@@ -21,6 +21,7 @@ else:
     import tomli as tomllib
 
 ALL = "all"
+PAPER = "paper"
 
 
 class SweepFileError(OptionError):
@@ -32,7 +33,7 @@ class SweepRequest:
     """A sweep as a person asks for it: names not yet looked up, `all` not yet expanded.
 
     Args:
-        models: Model names, or `all`.
+        models: Model names, groups of them (`paper`, `beyond`, `control`), or `all`.
         data: Dataset names or paths, or `all`.
         scenarios: Scenario names, or `all`.
         seeds: A number n (seeds 1…n) or the seeds.
@@ -42,7 +43,7 @@ class SweepRequest:
         options: Model options by model name.
     """
 
-    models: tuple[str, ...] = (ALL,)
+    models: tuple[str, ...] = (PAPER,)
     data: tuple[str, ...] = ("emoji",)
     scenarios: tuple[str, ...] = (ALL,)
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)

@@ -25,7 +25,7 @@ def direct_conv(
     stack = direct_stack(x, weight, bias, geometry, groups, interpolation)
     if pool is None:
         return stack, None
-    values, indices = scale_pool(stack, pool, return_indices=True)
+    values, indices = scale_pool(stack, pool, return_indices=True, areas=geometry.areas())
     return values, indices if return_indices else None
 
 

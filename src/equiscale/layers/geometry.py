@@ -52,6 +52,17 @@ class Geometry:
         """Width of the frame of zeros around the map of a kernel, at stride 1."""
         return (kernel_size - self.kernel_sizes[0]) // 2 if self.padding == "valid" else 0
 
+    def areas(self) -> tuple[int, ...]:
+        """Return the number of pixels of each returned map that lie inside its frame."""
+        (height, width), (down, across) = self.full_size, self.stride
+        areas = []
+        for kernel_size in self.kernel_sizes:
+            margin = self.margin(kernel_size)
+            rows = (height - 1 - margin) // down - (margin + down - 1) // down + 1
+            columns = (width - 1 - margin) // across - (margin + across - 1) // across + 1
+            areas.append(max(0, rows) * max(0, columns))
+        return tuple(areas)
+
 
 def fitting_kernel_sizes(base_size: int, extent: int) -> tuple[int, ...]:
     """Return k, k + 2, … up to the extent of the input: the paper's kernel sizes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args, overload
 
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.registry import unknown_name_message
 
-PoolMode = Literal["pixel", "slice", "energy"]
+PoolMode = Literal["pixel", "slice", "energy", "mean_energy"]
 POOL_MODES: tuple[PoolMode, ...] = get_args(PoolMode)
 
 
@@ -20,31 +21,45 @@ def check_pool_mode(mode: str) -> None:
 
 
 @overload
-def scale_pool(stack: Tensor, mode: PoolMode, return_indices: Literal[False] = False) -> Tensor: ...
+def scale_pool(
+    stack: Tensor,
+    mode: PoolMode,
+    return_indices: Literal[False] = False,
+    areas: Sequence[int] | None = None,
+) -> Tensor: ...
 @overload
 def scale_pool(
-    stack: Tensor, mode: PoolMode, return_indices: Literal[True]
+    stack: Tensor,
+    mode: PoolMode,
+    return_indices: Literal[True],
+    areas: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def scale_pool(
-    stack: Tensor, mode: PoolMode, return_indices: bool
+    stack: Tensor, mode: PoolMode, return_indices: bool, areas: Sequence[int] | None = None
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 def scale_pool(
-    stack: Tensor, mode: PoolMode, return_indices: bool = False
+    stack: Tensor,
+    mode: PoolMode,
+    return_indices: bool = False,
+    areas: Sequence[int] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`[N, C, S, H, W] -> [N, C, H, W]`: pool a stack of aligned maps over its scale axis.
 
     - `pixel`: the maximum over S at every pixel.
     - `slice`: for each sample and channel the whole slice that holds the maximum over (S, H, W).
     - `energy`: the slice with the largest sum over (H, W).
+    - `mean_energy`: the slice with the largest sum divided by its area, so that maps that are
+      framed with zeros are not at a disadvantage.
 
     The first index wins a tie, and NaN propagates as in `torch.max`.
 
     Args:
         stack: Maps at S scales, aligned to one size.
-        mode: `"pixel"`, `"slice"` or `"energy"`.
+        mode: `"pixel"`, `"slice"`, `"energy"` or `"mean_energy"`.
         return_indices: Also return the chosen scale indices, int64: `[N, C, H, W]` for
-            pixel, `[N, C]` for slice and energy.
+            pixel, `[N, C]` for the others.
+        areas: For mean_energy, the pixels of each map that are not frame; by default all.
 
     Example:
         >>> import torch
@@ -65,6 +80,8 @@ def scale_pool(
         values, indices = stack.max(dim=2)
     else:
         score = stack.amax(dim=(3, 4)) if mode == "slice" else stack.sum(dim=(3, 4))
+        if mode == "mean_energy" and areas is not None:
+            score = score / score.new_tensor([max(1, area) for area in areas])
         indices = score.max(dim=2).indices
         values = select_slices(stack, indices)
     return (values, indices) if return_indices else values
@@ -80,7 +97,7 @@ class ScalePool(nn.Module):
     """`[N, C, S, H, W] -> [N, C, H, W]`: module form of `scale_pool`.
 
     Args:
-        mode: `"pixel"`, `"slice"` or `"energy"`, see `scale_pool`.
+        mode: `"pixel"`, `"slice"`, `"energy"` or `"mean_energy"`, see `scale_pool`.
         return_indices: Return `(values, indices)` instead of values alone.
     """
 

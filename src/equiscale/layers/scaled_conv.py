@@ -25,7 +25,7 @@ from equiscale.layers.geometry import (
 )
 from equiscale.layers.kernel_scaling import Interpolation, check_interpolation
 from equiscale.layers.method import Method, check_method, choose_method
-from equiscale.layers.scale_pool import PoolMode, check_pool_mode
+from equiscale.layers.scale_pool import POOL_MODES, PoolMode, check_pool_mode
 from equiscale.layers.spectral.interface import spectral_conv
 
 # ruff: noqa: A002 - the name that torch.nn.functional.conv2d uses
@@ -106,10 +106,10 @@ def scaled_conv2d(
             `"replicate"` or `"circular"`.
         groups: Number of blocks of channels that do not mix, as in `torch.nn.functional.conv2d`.
         interpolation: How kernels are resampled: `"bicubic"`, `"bilinear"`, `"nearest"`, `"area"`.
-        pool: `"pixel"`, `"slice"` or `"energy"`, see `scale_pool`; None returns the stack. The
-            stack is not built when `method` is spectral and the stride is 1.
+        pool: `"pixel"`, `"slice"`, `"energy"` or `"mean_energy"`, see `scale_pool`; None returns
+            the stack. The stack is not built when `method` is spectral and the stride is 1.
         return_indices: With a pool, also return the chosen scale indices, int64: `[N, O, H', W']`
-            for pixel, `[N, O]` for slice and energy.
+            for pixel, `[N, O]` for the others.
         method: `"direct"`, the definition, or `"spectral"`, the same numbers up to rounding in a
             fraction of the time; `"auto"` estimates which is faster. Only the direct method can
             be differentiated twice; under `torch.export`, auto takes it. A NaN or infinity in the
@@ -131,7 +131,7 @@ def scaled_conv2d(
     _check_tensors(input, weight, bias, groups)
     _check_choices(interpolation, pool, method)
     if return_indices and pool is None:
-        raise OptionError("return_indices needs a pool: 'pixel', 'slice' or 'energy'")
+        raise OptionError(f"return_indices needs a pool: one of {', '.join(POOL_MODES)}")
     geometry = resolve_geometry(
         (input.shape[2], input.shape[3]),
         weight.shape[-1],

@@ -1,14 +1,20 @@
-"""The eleven models of the paper and the registry they live in. Knows no datasets."""
+"""The models of the paper, those beyond it, and the registry they live in. Knows no datasets."""
 
 from equiscale.models import (  # noqa: F401, I001 - they register their models, in this order
     plain,
     prior_work,
     steerable_nets,
     scaled_conv_nets,
+    scaled_conv_siblings,
+    gaussian_derivative_nets,
+    riesz_nets,
+    controls,
 )
 from equiscale.models.base import (
+    MODEL_GROUPS,
     Classifier,
     ModelCard,
+    ModelGroup,
     ModelSpec,
     PoolsOverScale,
     create_model,
@@ -19,9 +25,11 @@ from equiscale.models.base import (
 from equiscale.models.checkpoint import Checkpoint, load_model, read_checkpoint, save_model
 
 __all__ = [
+    "MODEL_GROUPS",
     "Checkpoint",
     "Classifier",
     "ModelCard",
+    "ModelGroup",
     "ModelSpec",
     "PoolsOverScale",
     "create_model",

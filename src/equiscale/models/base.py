@@ -7,7 +7,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,12 @@ from equiscale.layers import GlobalMaxPool
 
 CHANNELS = (16, 32)
 """Channels after the first and the second stage of every network of the paper."""
+
+ModelGroup = Literal["paper", "beyond", "control", "own"]
+MODEL_GROUPS: tuple[ModelGroup, ...] = get_args(ModelGroup)
+"""The eleven of the paper; models that go beyond it; controls for these; those of a user."""
+
+_RESERVED_NAMES = (*MODEL_GROUPS, "all")
 
 Factory = Callable[..., nn.Module]
 FactoryT = TypeVar("FactoryT", bound=Factory)
@@ -35,7 +41,8 @@ class Classifier(nn.Module, ABC):
     - `scale_indices(x)` exists where a model pools over scale: the chosen index per stage.
 
     A model keeps nothing between calls; filters that follow from its options are non-persistent
-    buffers, so that `state_dict` holds learned parameters only.
+    buffers, so that `state_dict` holds only what is learned: parameters and, of models with batch
+    normalisation, the running statistics. Where a model has dropout, `stages` has none.
 
     Args:
         in_channels: Channels of the images.
@@ -108,6 +115,7 @@ class TwoStageNet(Classifier):
         in_channels: Channels of the images.
         num_classes: Number of logits.
         minimum_size: Smallest height and width both convolutions can work on.
+        features: Channels behind the second convolution.
     """
 
     def __init__(
@@ -117,11 +125,12 @@ class TwoStageNet(Classifier):
         in_channels: int,
         num_classes: int,
         minimum_size: int,
+        features: int = CHANNELS[1],
     ) -> None:
         super().__init__(in_channels, num_classes, minimum_size)
         self.conv1 = conv1
         self.conv2 = conv2
-        self.head = nn.Linear(CHANNELS[1], num_classes)
+        self.head = nn.Linear(features, num_classes)
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] -> stage1 [N, 16, ...], stage2 [N, 32, ...]`."""
@@ -140,6 +149,7 @@ class ModelCard:
         citation: Who proposed it, where.
         guarantee: What it promises under rescaling.
         limits: Where the promise ends, with measured figures.
+        group: `"paper"`, `"beyond"`, `"control"` or, of a user, `"own"`.
         factory: Called with `in_channels`, `num_classes` and the options.
     """
 
@@ -148,6 +158,7 @@ class ModelCard:
     citation: str
     guarantee: str
     limits: str
+    group: ModelGroup
     factory: Factory
 
     @property
@@ -188,7 +199,13 @@ _MODELS: Registry[ModelCard] = Registry("model")
 
 
 def register_model(
-    name: str, *, title: str, citation: str = "", guarantee: str = "", limits: str = ""
+    name: str,
+    *,
+    title: str,
+    citation: str = "",
+    guarantee: str = "",
+    limits: str = "",
+    group: ModelGroup = "own",
 ) -> Callable[[FactoryT], FactoryT]:
     """Return a decorator that adds a class or function as a model.
 
@@ -205,18 +222,29 @@ def register_model(
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise OptionError(f"a model's name must be a plain word such as 'my_model', got {name!r}")
+    if name in _RESERVED_NAMES:
+        raise OptionError(f"{name!r} stands for several models; choose another name")
+    if group not in MODEL_GROUPS:
+        raise OptionError(unknown_name_message("group of models", group, MODEL_GROUPS))
 
     def add(factory: FactoryT) -> FactoryT:
         _check_factory(name, factory)
-        _MODELS.add(name, ModelCard(name, title, citation, guarantee, limits, factory))
+        _MODELS.add(name, ModelCard(name, title, citation, guarantee, limits, group, factory))
         return factory
 
     return add
 
 
-def list_models() -> list[str]:
-    """Return the names of all registered models, those of the paper first."""
-    return list(_MODELS)
+def list_models(group: ModelGroup | None = None) -> list[str]:
+    """Return the names of all registered models, those of the paper first, or of one group.
+
+    Example:
+        >>> len(list_models("paper"))
+        11
+    """
+    if group is not None and group not in MODEL_GROUPS:
+        raise OptionError(unknown_name_message("group of models", group, MODEL_GROUPS))
+    return [name for name in _MODELS if group in (None, _MODELS[name].group)]
 
 
 def model_card(name: str) -> ModelCard:
@@ -225,7 +253,7 @@ def model_card(name: str) -> ModelCard:
         return _MODELS[name]
     factory = find_factory(name)
     title = (inspect.getdoc(factory) or name).partition("\n")[0]
-    return ModelCard(name, title, "", "", "", factory)
+    return ModelCard(name, title, "", "", "", "own", factory)
 
 
 def create_model(name: str, *, in_channels: int, num_classes: int, **options: Any) -> nn.Module:  # noqa: ANN401 - each model has its own options

@@ -7,11 +7,12 @@ from equiscale.models.base import ModelCard, list_models, model_card
 
 def models_table() -> str:
     """Return the models of the package as a Markdown table, one row each."""
-    lines = ["| model | title | proposed by | parameters | options |", "| --- " * 5 + "|"]
+    lines = ["| model | group | title | proposed by | parameters | options |", "| --- " * 6 + "|"]
     for card in _own_cards():
         options = ", ".join(f"`{name}={default!r}`" for name, default in card.options.items())
-        cells = (f"`{card.name}`", card.title, card.citation, f"{card.count_parameters():,}")
-        lines.append(f"| {' | '.join(cells)} | {options} |")
+        parameters = f"{card.count_parameters():,}"
+        cells = (f"`{card.name}`", card.group, card.title, card.citation, parameters, options)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -25,4 +26,4 @@ def models_promises() -> str:
 
 def _own_cards() -> list[ModelCard]:
     cards = [model_card(name) for name in list_models()]
-    return [card for card in cards if card.factory.__module__.startswith("equiscale.")]
+    return [card for card in cards if card.group != "own"]

@@ -11,6 +11,12 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_numbers, check_positive
+from equiscale.layers.channel_pool import (
+    check_dropout,
+    draw_channels,
+    pool_channels,
+    spread_channels,
+)
 from equiscale.layers.multi_scale import (
     KANAZAWA_EXPONENTS,
     KANAZAWA_FACTOR,
@@ -31,6 +37,7 @@ PYRAMID_LEVELS = 3
 @register_model(
     "spatial_transform",
     title="Spatial transformer",
+    group="paper",
     citation="Jaderberg et al., NeurIPS 2015, arXiv 1506.02025",
     guarantee="None by construction: a localisation network learns which affine map to undo, "
     "starting from the identity.",
@@ -132,6 +139,7 @@ def _identity_transform(features: int) -> nn.Linear:
 @register_model(
     "ensemble",
     title="Image pyramid ensemble",
+    group="paper",
     citation="Altstidl et al., arXiv 2211.10288, after Burt and Adelson, 1983",
     guarantee="An image halved by the pyramid's own blur gives exactly the feature maps of the "
     "next level.",
@@ -147,24 +155,48 @@ class EnsembleNet(Classifier):
         in_channels: Channels of the images.
         num_classes: Number of logits.
         kernel_size: Side k of both kernels; the convolutions are padded by k // 2.
+        dropout: Probability with which, in training, a level does not see an image.
     """
 
-    def __init__(self, in_channels: int, num_classes: int, kernel_size: int = 7) -> None:
+    def __init__(
+        self, in_channels: int, num_classes: int, kernel_size: int = 7, dropout: float = 0.0
+    ) -> None:
         check_positive(in_channels=in_channels, num_classes=num_classes, kernel_size=kernel_size)
+        check_dropout(dropout)
         # The smallest level that is blurred must exceed the reflected border of two pixels.
         super().__init__(in_channels, num_classes, minimum_size=3 * 2 ** (PYRAMID_LEVELS - 2))
+        self.dropout = dropout
         self.conv1 = nn.Conv2d(in_channels, CHANNELS[0], kernel_size, padding=kernel_size // 2)
         self.conv2 = nn.Conv2d(*CHANNELS, kernel_size, padding=kernel_size // 2)
         self.head = nn.Linear(CHANNELS[1], num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, num_classes]`; in training, some levels see some images only."""
+        if not (self.training and self.dropout):
+            return self.classify(self.stages(x))
+        self.check_images(x)
+        pyramid = gaussian_pyramid(x, PYRAMID_LEVELS)
+        kept = draw_channels(len(x), PYRAMID_LEVELS, self.dropout).to(x.device)
+        logits = [
+            self.head(self.global_pool(self._second(self._first(image[seen]))))
+            for image, seen in zip(pyramid, kept.T, strict=True)
+        ]
+        return pool_channels(spread_channels(logits, kept), "mean", kept)
+
+    def _first(self, x: Tensor) -> Tensor:
+        return F.relu(self.conv1(x))
+
+    def _second(self, x: Tensor) -> Tensor:
+        return F.relu(self.conv2(x))
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] -> level0.stage1, level0.stage2, level1.stage1, …`, the finest first."""
         self.check_images(x)
         stages = {}
         for level, image in enumerate(gaussian_pyramid(x, PYRAMID_LEVELS)):
-            first = F.relu(self.conv1(image))
+            first = self._first(image)
             stages[f"level{level}.stage1"] = first
-            stages[f"level{level}.stage2"] = F.relu(self.conv2(first))
+            stages[f"level{level}.stage2"] = self._second(first)
         return stages
 
     def classify(self, stages: dict[str, Tensor]) -> Tensor:
@@ -195,6 +227,7 @@ def binomial_blur(x: Tensor) -> Tensor:
 @register_model(
     "xu",
     title="Multi-column, resized kernels",
+    group="paper",
     citation="Xu et al., arXiv 1411.6369",
     guarantee="Five columns see the image through kernels of five sizes, the strongest response "
     "counts: a blob detector loses 12 % when the blob grows by half, standard 31 %.",
@@ -239,6 +272,7 @@ class XuNet(TwoStageNet):
 @register_model(
     "kanazawa",
     title="Locally scale-invariant, resized inputs",
+    group="paper",
     citation="Kanazawa et al., arXiv 1412.5104",
     guarantee="Every pixel takes its strongest response over seven sizes of the input, a factor "
     "of 1.26 apart: a blob detector loses 3 % when the blob grows by half, standard 31 "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from equiscale.core.options import check_positive
 from equiscale.layers import SConv2d
+from equiscale.layers.geometry import Padding
 from equiscale.layers.kernel_scaling import Interpolation
 from equiscale.layers.method import Method
 from equiscale.layers.scale_pool import PoolMode
@@ -26,6 +28,10 @@ class ScalePoolingNet(TwoStageNet):
         kernel_size: Side k of the learned kernels; k, k + 2, … as many as fit are applied.
         interpolation: How a kernel is resampled, see `SConv2d`.
         method: How the scaled convolution is computed, see `SConv2d`.
+        padding: `"valid"`, or `"same"`: every map has the size of the image, and kernels of all
+            sizes reach every pixel; what lies beyond the border is black.
+        kernel_sizes: Sides of the kernels that are applied instead, all odd or all even; below k
+            the learned kernel is shrunk.
     """
 
     pool: ClassVar[PoolMode]
@@ -37,19 +43,29 @@ class ScalePoolingNet(TwoStageNet):
         kernel_size: int = 7,
         interpolation: Interpolation = "bicubic",
         method: Method = "auto",
+        padding: Padding = "valid",
+        kernel_sizes: Sequence[int] | None = None,
     ) -> None:
         check_positive(in_channels=in_channels, num_classes=num_classes, kernel_size=kernel_size)
-        how: dict[str, Any] = {"interpolation": interpolation, "method": method, "pool": self.pool}
+        how: dict[str, Any] = {
+            "interpolation": interpolation,
+            "method": method,
+            "pool": self.pool,
+            "padding": padding,
+            "kernel_sizes": kernel_sizes,
+        }
+        sizes = kernel_sizes or (kernel_size,)
         super().__init__(
             SConv2d(in_channels, CHANNELS[0], kernel_size, **how),
             SConv2d(*CHANNELS, kernel_size, **how),
             in_channels,
             num_classes,
-            minimum_size=2 * kernel_size - 1,
+            # The largest kernel must fit what the smallest one leaves.
+            minimum_size=1 if padding == "same" else min(sizes) + max(sizes) - 1,
         )
 
     def scale_indices(self, x: Tensor) -> dict[str, Tensor]:
-        """`[N, C, H, W] ->` chosen scale index i per stage; the kernel size is k + 2i.
+        """`[N, C, H, W] ->` chosen scale index i per stage, of the kernel size k + 2i by default.
 
         `[N, O, H', W']` for pixel pooling, `[N, O]` for slice and energy pooling.
         """
@@ -62,6 +78,7 @@ class ScalePoolingNet(TwoStageNet):
 @register_model(
     "pixel_pool",
     title="Scaled convolution, pixel pooling",
+    group="paper",
     citation=CITATION,
     guarantee="Every pixel takes its strongest response over all kernel sizes k, k + 2, … that "
     "fit: the response of a blob detector varies by 6 % from σ 2 to σ 9, where standard "
@@ -80,6 +97,7 @@ class PixelPoolNet(ScalePoolingNet):
 @register_model(
     "slice_pool",
     title="Scaled convolution, slice pooling",
+    group="paper",
     citation=CITATION,
     guarantee="Every channel takes the whole map of the kernel size with the strongest response, "
     "and that size follows the object's: kernels 9 to 43 for blobs of σ 2 to 9, r = "
@@ -96,6 +114,7 @@ class SlicePoolNet(ScalePoolingNet):
 @register_model(
     "energy_pool",
     title="Scaled convolution, energy pooling",
+    group="paper",
     citation=CITATION,
     guarantee="Every channel takes the whole map of the kernel size with the largest sum.",
     limits="The sum does not follow the object: kernels of 39 to 41 for blobs of σ 2 to 9; "
@@ -112,6 +131,7 @@ class EnergyPoolNet(ScalePoolingNet):
 @register_model(
     "conv3d",
     title="Scaled convolution, 3-D convolution",
+    group="paper",
     citation=CITATION,
     guarantee="No pooling over scale: a 3-D convolution sees the responses of seven neighbouring "
     "kernel sizes at once.",

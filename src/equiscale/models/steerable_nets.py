@@ -43,6 +43,7 @@ class SteerableNet(TwoStageNet):
 @register_model(
     "hermite",
     title="Steerable (SES), Hermite basis",
+    group="paper",
     citation="Sosnovik et al., ICLR 2020, arXiv 1910.11093",
     guarantee="Rescaling an image by the ratio of two of its four scales moves the response from "
     "one scale to the other: relative squared error 0.03 at 1.26 and 0.08 at 2 on "
@@ -78,6 +79,7 @@ class HermiteNet(SteerableNet):
 @register_model(
     "disco",
     title="Steerable (SES), DISCO basis",
+    group="paper",
     citation="Sosnovik et al., BMVC 2021, arXiv 2106.02733",
     guarantee="As hermite, with a basis for which resizing and convolving commute as nearly as "
     "pixels allow: relative squared error 0.002 at 1.26, 0.004 at 1.59 and exactly 0 at "

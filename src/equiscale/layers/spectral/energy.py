@@ -13,10 +13,22 @@ from equiscale.layers.spectral.plan import AxisPlan, Plan
 
 
 def winning_scales(
-    x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, groups: int
+    x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, groups: int, mean: bool = False
 ) -> Tensor:
-    """Return `[N, O]`: the scale index whose map has the largest sum, the first of equals."""
-    return map_sums(x, weight, bias, plan, groups).max(dim=0).indices
+    """Return `[N, O]`: the scale index whose map has the largest sum, the first of equals.
+
+    With `mean`, the sum divided by the area of the map inside its frame.
+    """
+    scores = map_sums(x, weight, bias, plan, groups)
+    if mean:
+        scores = scores / _areas(plan, x)
+    return scores.max(dim=0).indices
+
+
+def _areas(plan: Plan, like: Tensor) -> Tensor:
+    """Return `[S, 1, 1]`: the pixels of each map inside its frame."""
+    areas = [h * w for h, w in zip(plan.rows.extents, plan.columns.extents, strict=True)]
+    return like.new_tensor(areas)[:, None, None]
 
 
 def map_sums(x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, groups: int) -> Tensor:
@@ -31,8 +43,7 @@ def map_sums(x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, groups:
     sums = by_group @ weight.reshape(groups, -1, C // groups * k * k).transpose(1, 2)
     sums = sums.transpose(0, 1).reshape(S, N, -1)
     if bias is not None:
-        areas = [h * w for h, w in zip(plan.rows.extents, plan.columns.extents, strict=True)]
-        sums = sums + x.new_tensor(areas)[:, None, None] * bias
+        sums = sums + _areas(plan, x) * bias
     return sums
 
 

@@ -24,7 +24,7 @@ def spectral_conv(
 ) -> tuple[Tensor, Tensor | None]:
     """`[N, C, H, W] -> [N, O, (S,) H', W']`, equal to `direct_conv` up to rounding."""
     down, across = geometry.stride
-    whole_maps_compete = pool in ("slice", "energy") and geometry.stride != (1, 1)
+    whole_maps_compete = pool not in (None, "pixel") and geometry.stride != (1, 1)
     fused = None if whole_maps_compete else pool
     x, settings = _prepare(x, geometry, interpolation, groups, fused)
     track = fused is not None and (return_indices or _is_trained(x, weight, bias))
@@ -32,7 +32,7 @@ def spectral_conv(
     values = values[..., ::down, ::across]
     if whole_maps_compete:
         assert pool is not None
-        values, choice = scale_pool(values, pool, return_indices=True)
+        values, choice = scale_pool(values, pool, return_indices=True, areas=geometry.areas())
     elif pool == "pixel" and track:
         choice = choice[..., ::down, ::across]
     return values, choice.long() if return_indices else None

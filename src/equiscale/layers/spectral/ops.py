@@ -44,7 +44,7 @@ class Settings(NamedTuple):
         zero_extended: See `Frame.zero_extended`.
         interpolation: How kernels are rescaled.
         groups: Number of groups.
-        pool: `"pixel"`, `"slice"`, `"energy"` or `"none"`.
+        pool: a `PoolMode` or `"none"`.
     """
 
     kernel_sizes: Sequence[int]
@@ -108,8 +108,8 @@ def _forward(
             values, choice = pixel_forward(problem, bias, track)
         elif pool == "slice":
             values, choice = slice_forward(problem, bias)
-        elif pool == "energy":
-            winner = winning_scales(x, weight, bias, plan, groups)
+        elif pool in ("energy", "mean_energy"):
+            winner = winning_scales(x, weight, bias, plan, groups, mean=pool == "mean_energy")
             values, choice = energy_forward(problem, bias, winner)
         else:
             values = stack_forward(problem, bias)

@@ -1,0 +1,158 @@
+"""Scale-covariant networks of Gaussian derivatives, in several scale channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equiscale.core.errors import OptionError
+from equiscale.core.options import check_numbers, check_positive
+from equiscale.layers.channel_pool import (
+    ChannelPool,
+    SharedBatchNorm,
+    check_channel_pool,
+    check_dropout,
+    draw_channels,
+    pool_channels,
+    spread_channels,
+)
+from equiscale.layers.gaussian_derivative import BorderMode, GaussianDerivativeConv2d
+from equiscale.models.base import Classifier, register_model
+
+WIDTHS = (16, 32, 48, 64)
+
+
+@register_model(
+    "gaussian_derivative",
+    title="Gaussian-derivative network",
+    group="beyond",
+    citation="Lindeberg 2022, Perzanowski and Lindeberg 2025",
+    guarantee="",
+    limits="",
+)
+class GaussianDerivativeNet(Classifier):
+    """`[N, C, H, W] -> [N, num_classes]`: Gaussian derivatives of growing σ in scale channels.
+
+    Layer k of channel j works at `σ · channel_ratio^j · layer_ratio^k` pixels of the image, with
+    coefficients and batch statistics that all channels share; ReLU behind each, the maximum over
+    the image behind the last, a linear layer, and a pooling of the logits over channels.
+
+    Args:
+        in_channels: Channels of the images.
+        num_classes: Number of logits.
+        widths: Features behind each layer.
+        sigma: σ of the first layer of the finest channel, in pixels.
+        layer_ratio: Ratio of σ from layer to layer.
+        num_channels: Number of scale channels.
+        channel_ratio: Ratio of σ from channel to channel.
+        pool: How logits are pooled over channels: `"mean"`, `"max"` or `"logsumexp"`.
+        dropout: Probability with which, in training, a channel does not see a sample.
+        zero_order: Whether layers also see the smoothed input itself.
+        sampling: Grids are halved as long as σ stays at least this many of their pixels; larger is
+            more exact and slower.
+        border: What lies beyond the images, `"zeros"` or `"replicate"`; feature maps continue as
+            they are at their border.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        widths: Sequence[int] = WIDTHS,
+        sigma: float = 0.5,
+        layer_ratio: float = 2.0,
+        num_channels: int = 5,
+        channel_ratio: float = math.sqrt(2),
+        pool: ChannelPool = "mean",
+        dropout: float = 0.8,
+        zero_order: bool = False,
+        sampling: float = 1.0,
+        border: BorderMode = "zeros",
+    ) -> None:
+        check_numbers("widths", widths)
+        check_positive(
+            num_channels=num_channels, **{f"widths[{i}]": w for i, w in enumerate(widths)}
+        )
+        check_channel_pool(pool)
+        check_dropout(dropout)
+        super().__init__(in_channels, num_classes, minimum_size=1)
+        self.num_channels = num_channels
+        self.pool: ChannelPool = pool
+        self.dropout = dropout
+        finest = [sigma * layer_ratio**layer for layer in range(len(widths))]
+        sigmas = [[channel_ratio**j * s for s in finest] for j in range(num_channels)]
+        grids = [sampling_grids(channel, sampling) for channel in sigmas]
+        self.layers = nn.ModuleList()
+        self.norms = nn.ModuleList()
+        for k, (before, width) in enumerate(zip((in_channels, *widths), widths, strict=False)):
+            steps = [grid[k] for grid in grids]  # of the layer's input, in pixels of the image
+            self.layers.append(
+                GaussianDerivativeConv2d(
+                    before,
+                    width,
+                    [channel[k] / step for channel, step in zip(sigmas, steps, strict=True)],
+                    [grid[k + 1] // grid[k] for grid in grids],
+                    zero_order,
+                    border if k == 0 else "replicate",
+                )
+            )
+            self.norms.append(SharedBatchNorm(width))
+        self.head = nn.Linear(widths[-1], num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, num_classes]`; in training, each sample meets some channels only."""
+        if not (self.training and self.dropout):
+            return self.classify(self.stages(x))
+        self.check_images(x)
+        kept = draw_channels(len(x), self.num_channels, self.dropout).to(x.device)
+        *_, last = self._layers([x[seen] for seen in kept.T])
+        logits = [self.head(self.global_pool(maps)) for maps in last]
+        return pool_channels(spread_channels(logits, kept), self.pool, kept)
+
+    def stages(self, x: Tensor) -> dict[str, Tensor]:
+        """`[N, C, H, W] -> channel0.stage1, channel1.stage1, …, channel0.stage2, …`, finest first.
+
+        All channels, whatever the dropout.
+        """
+        self.check_images(x)
+        return {
+            f"channel{channel}.stage{stage}": one
+            for stage, maps in enumerate(self._layers([x] * self.num_channels), start=1)
+            for channel, one in enumerate(maps)
+        }
+
+    def classify(self, stages: dict[str, Tensor]) -> Tensor:
+        """`stages(x) -> [N, num_classes]`: logits of every channel, pooled."""
+        last = f"stage{len(self.layers)}"
+        maps = [value for name, value in stages.items() if name.endswith(last)]
+        logits = torch.stack([self.head(self.global_pool(one)) for one in maps], dim=1)
+        return pool_channels(logits, self.pool)
+
+    def _layers(self, maps: list[Tensor]) -> Iterator[list[Tensor]]:
+        """`S × [N_s, C, H, W] -> S × [N_s, O, H_s, W_s]` behind each layer in turn."""
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            maps = norm([layer(one, channel) for channel, one in enumerate(maps)])
+            maps = [F.relu(one) for one in maps]
+            yield maps
+
+
+def sampling_grids(sigmas: Sequence[float], sampling: float) -> list[int]:
+    """Return the step of the grid in front of and behind each layer: powers of two, from 1.
+
+    Example:
+        >>> sampling_grids([1.0, 2.0, 4.5], sampling=1.0)
+        [1, 1, 2, 4]
+    """
+    if sampling <= 0:
+        raise OptionError(f"sampling must be positive, got {sampling}")
+    steps = [1]
+    for sigma in sigmas:
+        step = steps[-1]
+        while sigma / (2 * step) >= sampling:
+            step *= 2
+        steps.append(step)
+    return steps
