@@ -2,18 +2,28 @@
 
 from equiscale.layers.global_pool import GlobalMaxPool
 from equiscale.layers.multi_scale import KanazawaConv2d, XuConv2d
+from equiscale.layers.scale_channels import (
+    ImagePyramid,
+    ScaleChannels,
+    scale_channels,
+    scale_factors,
+)
 from equiscale.layers.scale_pool import ScalePool, scale_pool
 from equiscale.layers.scaled_conv import SConv2d, scaled_conv2d
 from equiscale.layers.steerable import SteerableConv2d, SteerableLift2d
 
 __all__ = [
     "GlobalMaxPool",
+    "ImagePyramid",
     "KanazawaConv2d",
     "SConv2d",
+    "ScaleChannels",
     "ScalePool",
     "SteerableConv2d",
     "SteerableLift2d",
     "XuConv2d",
+    "scale_channels",
+    "scale_factors",
     "scale_pool",
     "scaled_conv2d",
 ]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 
-ChannelPool = Literal["mean", "max", "logsumexp"]
+ChannelPool = Literal["mixture", "mean", "max", "logsumexp"]
 CHANNEL_POOLS: tuple[ChannelPool, ...] = get_args(ChannelPool)
 
 
@@ -23,13 +23,20 @@ def pool_channels(logits: Tensor, mode: ChannelPool, kept: Tensor | None = None)
 
     Args:
         logits: What each channel says.
-        mode: `"mean"`, `"max"` or `"logsumexp"`.
+        mode: `"mean"`, `"max"` or `"logsumexp"` of the logits; or `"mixture"`, the logarithm of the
+            mean of the channels' probabilities: a channel that is unsure says little, and none
+            can outvote the others by the mere height of its logits.
         kept: `[N, S]`, which channels count; all by default, and at least one.
 
     Example:
         >>> pool_channels(torch.tensor([[[0.0, 2.0], [1.0, 0.0]]]), "mean")
         tensor([[0.5000, 1.0000]])
+        >>> sure, unsure = [4.0, 0.0], [0.0, 0.1]
+        >>> pool_channels(torch.tensor([[sure, unsure]]), "mixture").exp()
+        tensor([[0.7285, 0.2715]])
     """
+    if mode == "mixture":
+        return pool_channels(logits.log_softmax(dim=2), "logsumexp", kept)
     if kept is None:
         kept = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
     count, dropped = kept.sum(dim=1, keepdim=True), ~kept[:, :, None]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_numbers
-from equiscale.core.registry import unknown_name_message
+from equiscale.layers.channel_pool import (
+    ChannelPool,
+    check_channel_pool,
+    check_dropout,
+    pool_channels,
+)
 from equiscale.layers.kernel_scaling import Interpolation, check_interpolation, resampling_matrix
-
-ChannelPool = Literal["mixture", "mean", "max", "logsumexp"]
-CHANNEL_POOLS: tuple[ChannelPool, ...] = get_args(ChannelPool)
 
 
 def scale_factors(smallest: float, largest: float, per_octave: int = 2) -> tuple[float, ...]:
@@ -87,45 +88,6 @@ def _gaussian_matrix(size: int, sigma: float) -> Tensor:
     return weight / weight.sum(dim=1, keepdim=True)
 
 
-def check_channel_pool(pool: str) -> None:
-    """Raise `OptionError` unless `pool` names a way to combine channels."""
-    if pool not in CHANNEL_POOLS:
-        raise OptionError(unknown_name_message("pooling of channels", pool, CHANNEL_POOLS))
-
-
-def pool_channels(logits: Tensor, pool: ChannelPool) -> Tensor:
-    """`[S, N, K] -> [N, K]`: combine what S channels say.
-
-    Args:
-        logits: Logits of each channel.
-        pool: `mixture`: the logarithm of the mean of the channels' probabilities, so that a
-            channel that is unsure says little and no channel can outvote the others by the
-            height of its logits alone; `mean`, `max`, `logsumexp`: of the logits themselves.
-
-    Example:
-        >>> sure, unsure = torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 0.1]])
-        >>> pool_channels(torch.stack([sure, unsure]), "mixture").exp()
-        tensor([[0.7285, 0.2715]])
-    """
-    return _POOLS[pool](logits)
-
-
-def _mixture(logits: Tensor) -> Tensor:
-    return _log_mean_exp(logits.log_softmax(dim=2))
-
-
-def _log_mean_exp(logits: Tensor) -> Tensor:
-    return torch.logsumexp(logits, dim=0) - math.log(logits.shape[0])
-
-
-_POOLS: dict[ChannelPool, Callable[[Tensor], Tensor]] = {
-    "mixture": _mixture,
-    "mean": lambda logits: logits.mean(dim=0),
-    "max": lambda logits: logits.amax(dim=0),
-    "logsumexp": _log_mean_exp,
-}
-
-
 class ImagePyramid(nn.Module):
     """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`: resized copies of images.
 
@@ -157,10 +119,11 @@ class ImagePyramid(nn.Module):
         super().__init__()
         self.factors = _check_factors("factors", factors)
         self.train_factors = (
-            self.factors if train_factors is None else _check_factors("train_factors", train_factors)
+            self.factors
+            if train_factors is None
+            else _check_factors("train_factors", train_factors)
         )
-        if not 0 <= dropout < 1:
-            raise OptionError(f"dropout must be at least 0 and below 1, got {dropout}")
+        check_dropout(dropout)
         if not 0 <= blur < math.inf:
             raise OptionError(f"blur must not be negative, got {blur}")
         check_interpolation(interpolation)
@@ -238,8 +201,8 @@ class ScaleChannels(nn.Module):
         return pool_channels(self.channel_logits(x), self.pool)
 
     def channel_logits(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [S, N, K]`: what each channel says by itself."""
-        return torch.stack([self.backbone(copy) for copy in self.pyramid(x).values()])
+        """`[N, C, H, W] -> [N, S, K]`: what each channel says by itself."""
+        return torch.stack([self.backbone(copy) for copy in self.pyramid(x).values()], dim=1)
 
 
 def _check_factors(name: str, factors: Sequence[float]) -> tuple[float, ...]:

@@ -9,14 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.options import check_positive
+from equiscale.layers.channel_pool import ChannelPool, check_channel_pool, pool_channels
 from equiscale.layers.kernel_scaling import Interpolation
-from equiscale.layers.scale_channels import (
-    ChannelPool,
-    ImagePyramid,
-    check_channel_pool,
-    pool_channels,
-    scale_factors,
-)
+from equiscale.layers.scale_channels import ImagePyramid, scale_factors
 from equiscale.models.base import CHANNELS, Classifier, register_model
 
 
@@ -24,8 +19,7 @@ from equiscale.models.base import CHANNELS, Classifier, register_model
     "scale_channels",
     title="Scale channels",
     group="beyond",
-    citation="equiscale; after Jansson and Lindeberg, J. Math. Imaging Vis. 2022, "
-    "arXiv 2106.06418",
+    citation="equiscale; after Jansson and Lindeberg, J. Math. Imaging Vis. 2022, arXiv 2106.06418",
     guarantee="Rescaling an object by the ratio of two factors hands what one channel saw to "
     "another one, up to resampling; the logits follow as far as the channels reach.",
     limits="TODO",
@@ -71,7 +65,7 @@ class ScaleChannelNet(Classifier):
         self.pyramid = ImagePyramid(factors, train_factors, dropout, interpolation, blur)
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
-        """`[N, C, H, W] ->` both maps of every channel, such as `stage2 at 0.5 [N, 32, H/2, W/2]`."""
+        """`[N, C, H, W] ->` maps of every channel, such as `stage2 at 0.5 [N, 32, H/2, W/2]`."""
         self.check_images(x)
         maps = {}
         for factor, copy in self.pyramid(x).items():
@@ -83,5 +77,5 @@ class ScaleChannelNet(Classifier):
     def classify(self, stages: dict[str, Tensor]) -> Tensor:
         """`stages(x) -> [N, num_classes]`: each channel's global max and logits, then pooled."""
         last = [maps for name, maps in stages.items() if name.startswith("stage2")]
-        logits = torch.stack([self.head(self.global_pool(maps)) for maps in last])
+        logits = torch.stack([self.head(self.global_pool(maps)) for maps in last], dim=1)
         return pool_channels(logits, self.pool)

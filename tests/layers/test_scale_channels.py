@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equiscale.core.errors import OptionError, ShapeError
+from equiscale.layers import ImagePyramid, ScaleChannels, scale_channels, scale_factors
+from equiscale.layers.channel_pool import pool_channels
+from equiscale.layers.scale_channels import resize_images
+
+FACTORS = (0.5, 0.7, 1.0, 1.3)
+
+
+def backbone() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
+        nn.Linear(6, 3),
+    )
+
+
+def images(batch: int = 4, size: int = 20) -> Tensor:
+    return torch.rand(batch, 2, size, size + 3, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 0.71, 1.0, 1.41, 2.0])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_resizing_is_torchs_antialiased_one(factor: float, interpolation: Any) -> None:
+    x = images().double()
+    size = [round(side * factor) for side in x.shape[2:]]
+    expected = F.interpolate(x, size, mode=interpolation, antialias=factor < 1)
+    torch.testing.assert_close(resize_images(x, factor, interpolation), expected)
+
+
+def test_resizing_has_exact_gradients() -> None:
+    x = images(1, 6).double().requires_grad_()
+    for factor, blur in ((0.6, 0.0), (1.5, 0.7), (1.0, 0.7)):
+        assert torch.autograd.gradcheck(lambda x: resize_images(x, factor, blur=blur), x)  # noqa: B023
+
+
+def test_an_image_of_its_own_size_is_not_touched_and_a_tiny_one_keeps_a_pixel() -> None:
+    x = images()
+    assert resize_images(x, 1.0) is x
+    assert resize_images(x, 0.01).shape == (4, 2, 1, 1)
+
+
+def test_blur_is_a_gaussian_in_pixels_of_the_copy() -> None:
+    point = torch.zeros(1, 1, 33, 33, dtype=torch.float64)
+    point[0, 0, 16, 16] = 1
+    for factor in (1.0, 2.0):
+        copy = resize_images(point, factor, "nearest", blur=2.0)[0, 0]
+        row = copy.sum(0) / copy.sum()
+        position = torch.arange(len(row), dtype=torch.float64)
+        mean = (row * position).sum()
+        variance = (row * (position - mean) ** 2).sum()
+        extent = (factor**2 - 1) / 12  # of the enlarged pixel itself
+        assert variance == pytest.approx(4 + extent, rel=1e-3)
+
+
+def test_factors_are_geometric_and_contain_one() -> None:
+    assert scale_factors(0.25, 1.0, 1) == (0.25, 0.5, 1.0)
+    assert 1.0 in scale_factors(0.3, 1.9, 3)
+    assert all(0.3 <= f <= 1.9 for f in scale_factors(0.3, 1.9, 3))
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0.0, 1.0, 2), (2.0, 1.0, 2), (0.5, 1.0, 0), (1.0, math.inf, 1)]
+)
+def test_impossible_factors_are_named(arguments: tuple[float, float, int]) -> None:
+    with pytest.raises(OptionError, match="0 < smallest <= largest"):
+        scale_factors(*arguments)
+
+
+@pytest.mark.parametrize("pool", ["mixture", "mean", "max", "logsumexp"])
+def test_every_copy_is_asked_and_the_answers_are_pooled(pool: Any) -> None:
+    network = backbone().eval()
+    channels = ScaleChannels(network, FACTORS, pool=pool).eval()
+    x = images()
+    answers = torch.stack([network(resize_images(x, factor)) for factor in FACTORS], dim=1)
+    assert torch.equal(channels.channel_logits(x), answers)
+    torch.testing.assert_close(channels(x), pool_channels(answers, pool))
+
+
+def test_a_mixture_is_the_mean_of_probabilities() -> None:
+    logits = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0))
+    expected = logits.softmax(2).mean(1)
+    torch.testing.assert_close(pool_channels(logits, "mixture").exp(), expected)
+    kept = torch.tensor([[True, False, True]] * 5)
+    expected = logits[:, [0, 2]].softmax(2).mean(1)
+    torch.testing.assert_close(pool_channels(logits, "mixture", kept).exp(), expected)
+
+
+def test_dropout_leaves_one_copy_at_least_and_the_right_number_on_average() -> None:
+    pyramid = ImagePyramid(FACTORS, dropout=0.75)
+    x = images(1, 4)
+    torch.manual_seed(0)
+    drawn = [tuple(pyramid(x)) for _ in range(2000)]
+    assert min(map(len, drawn)) == 1
+    alone = 0.75**4  # nothing drawn: one stays
+    assert sum(map(len, drawn)) / 2000 == pytest.approx(4 * 0.25 + alone, abs=0.06)
+    for factor in FACTORS:
+        share = sum(factor in kept for kept in drawn) / 2000
+        assert share == pytest.approx(0.25 + alone / 4, abs=0.04)
+
+
+def test_training_and_asking_may_differ_in_their_factors() -> None:
+    pyramid = ImagePyramid((1.0,), train_factors=(0.5, 2.0))
+    assert tuple(pyramid(images())) == (0.5, 2.0)
+    assert tuple(pyramid.eval()(images())) == (1.0,)
+
+
+def test_evaluation_draws_nothing() -> None:
+    channels = ScaleChannels(backbone(), FACTORS, dropout=0.5).eval()
+    before = torch.get_rng_state()
+    assert torch.equal(channels(images()), channels(images()))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_object_of_another_size_is_seen_by_another_channel() -> None:
+    """Halving a smooth object moves what the channels say by one octave."""
+    position = torch.arange(64) - 31.5
+    distance = position[:, None] ** 2 + position**2
+    large, small = (torch.exp(-distance / (2 * s**2)).expand(1, 2, 64, 64) for s in (8.0, 4.0))
+    channels = ScaleChannels(backbone(), (0.25, 0.5, 1.0)).eval()
+    with torch.no_grad():
+        of_large, of_small = channels.channel_logits(large)[0], channels.channel_logits(small)[0]
+    same_channel = (of_large - of_small).abs().max()
+    next_channel = (of_large[:2] - of_small[1:]).abs().max()
+    assert next_channel < 0.1 * same_channel
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"factors": ()}, "factors must be"),
+        ({"factors": (1.0, -1.0)}, "positive"),
+        ({"factors": (1.0,), "train_factors": (0.0,)}, "train_factors must be"),
+        ({"factors": (1.0,), "pool": "maxx"}, "did you mean 'max'"),
+        ({"factors": (1.0,), "dropout": 1.0}, "dropout must be"),
+        ({"factors": (1.0,), "blur": -1.0}, "blur must"),
+        ({"factors": (1.0,), "interpolation": "cubic"}, "did you mean 'bicubic'"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        ScaleChannels(backbone(), **options)
+
+
+def test_images_of_another_rank_are_named() -> None:
+    with pytest.raises(ShapeError, match=r"\[N, C, H, W\], got \[2, 20, 20\]"):
+        scale_channels(backbone())(torch.zeros(2, 20, 20))
