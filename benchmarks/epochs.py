@@ -23,10 +23,10 @@ def measure(model_name: str, data: LabelledImages, steps: int) -> float:
     model = create_model(model_name, in_channels=1, num_classes=36)
     trainer = Trainer(model, TrainingProtocol(max_epochs=1), 1e-3, seed=1)
     batch = next(data.batches(trainer.protocol.batch_size))
-    trainer._step(*batch)
+    trainer._step(batch.images, batch.labels)
     started = time.process_time()
     for _ in range(steps):
-        trainer._step(*batch)
+        trainer._step(batch.images, batch.labels)
     return (time.process_time() - started) / steps
 
 

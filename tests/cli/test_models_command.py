@@ -16,7 +16,7 @@ RUNNER = CliRunner()
 
 
 def test_models_lists_every_model() -> None:
-    output = RUNNER.invoke(app, ["models"]).output
+    output = RUNNER.invoke(app, ["models"], env={"COLUMNS": "160"}).output
     assert all(name in output for name in list_models())
     assert "177,636" in output
 
@@ -36,7 +36,7 @@ def test_unknown_model_is_one_line_and_exit_code_2() -> None:
     command = [sys.executable, "-m", "equiscale", "models", "standrad"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    assert result.stderr.startswith("error: unknown model 'standrad'; did you mean 'standard'?")
+    assert result.stderr.startswith("error: unknown model 'standrad'; did you mean 'standard'")
     assert result.stderr.count("\n") == 1
 
 

@@ -132,3 +132,14 @@ def test_models_can_be_subclassed() -> None:
 
     model = create_model("wide_head", in_channels=1, num_classes=3)
     assert model(torch.zeros(2, 1, 20, 20)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["paper", "all", "control"])
+def test_no_model_is_called_like_a_group(name: str) -> None:
+    with pytest.raises(OptionError, match="stands for several models"):
+        register_model(name, title="Mine")
+
+
+def test_unknown_group_is_named() -> None:
+    with pytest.raises(OptionError, match="did you mean 'beyond'"):
+        register_model("mine", title="Mine", group="beyonds")  # type: ignore[arg-type]

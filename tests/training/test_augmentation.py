@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from equiscale.training.augmentation import augment
+from equiscale.core.errors import OptionError
+from equiscale.training.augmentation import _resizing, augment
 
 
 @pytest.fixture
@@ -33,6 +36,39 @@ def test_rescale_changes_the_size_about_the_centre(images: torch.Tensor) -> None
     assert sides.max() <= 32.5
     assert sides.max() / sides.min() > 3
     torch.testing.assert_close(resized, resized.flip(2, 3), rtol=0, atol=1e-4)
+
+
+def test_objects_get_sizes_of_17_to_64_inside_the_canvas() -> None:
+    """Log-uniform, all on the canvas, brightness kept: what comes out is an object of that size."""
+    images, boxes = torch.zeros(400, 1, 64, 64), torch.zeros(400, 3, dtype=torch.int64)
+    for image, box, left in zip(images, boxes, range(400), strict=True):
+        left %= 24
+        image[:, 5:45, left : left + 40] = 1
+        box.copy_(torch.tensor([left, 5, 40]))
+    moved = augment(images, "rescale_object", torch.Generator().manual_seed(0), boxes)
+    sides = moved[:, 0].sum((1, 2)).sqrt()
+    assert sides.min() >= 16.9
+    assert sides.max() <= 64.1
+    assert float((sides < 33).float().mean()) == pytest.approx(math.log(33 / 17) / 1.326, abs=0.08)
+    assert float(moved.max()) < 1.02
+    rows = (moved[:, 0].amax(2) > 0.5).int()
+    heights = rows.sum(1)
+    torch.testing.assert_close(heights.float(), sides, rtol=0, atol=1.1)
+    assert len(rows.argmax(1).unique()) > 20
+
+
+def test_an_object_that_keeps_its_size_and_place_stays() -> None:
+    image = torch.rand(1, 2, 64, 64)
+    one, zero = torch.ones(1), torch.zeros(1)
+    matrix = _resizing(64, 10 * one, 10 * one, one)
+    torch.testing.assert_close(matrix[0], torch.eye(64), rtol=0, atol=1e-6)
+    half = _resizing(64, zero, zero, 0.5 * one)
+    torch.testing.assert_close((half @ image)[0, :, 1:31].mean(), image.mean(), rtol=0, atol=0.02)
+
+
+def test_boxes_are_asked_for(images: torch.Tensor) -> None:
+    with pytest.raises(OptionError, match="where the objects are"):
+        augment(images, "rescale_object", torch.Generator())
 
 
 def test_the_generator_decides(images: torch.Tensor) -> None:

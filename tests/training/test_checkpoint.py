@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from equiscale.models import create_model
 from equiscale.results.key import TrainingProtocol
 from equiscale.training.checkpoint import Checkpointer, load_checkpoint, save_checkpoint
 from equiscale.training.loop import InterruptedRunError, LabelledImages, Progress, Trainer
@@ -45,6 +46,29 @@ def test_a_run_that_goes_on_equals_one_never_stopped(
     second = make_trainer(model, optimizer)
     assert Checkpointer(tmp_path / "c.safetensors").restore(second)
     assert len(second.history) == stop_after
+    weights = second.train(*blobs)
+    assert second.history == whole.history
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("name", ["gaussian_derivative", "ensemble_dropout", "standard_bn"])
+def test_models_with_dropout_and_statistics_go_on_as_if_never_stopped(
+    name: str, blobs: Blobs, tmp_path: Path
+) -> None:
+    """Channel dropout draws from the generator that the loop seeds for every epoch."""
+    options = {"widths": (4, 4), "num_channels": 3} if name == "gaussian_derivative" else {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = create_model(name, in_channels=1, num_classes=4, **options)
+    whole = make_trainer(model)
+    expected = whole.train(*blobs)
+    first = make_trainer(model)
+    with pytest.raises(InterruptedRunError):
+        first.train(*blobs, should_stop=lambda: len(first.history) >= 2)
+    save_checkpoint(first, tmp_path / "c")
+    torch.manual_seed(99)
+    second = make_trainer(model)
+    load_checkpoint(second, tmp_path / "c")
     weights = second.train(*blobs)
     assert second.history == whole.history
     assert all(torch.equal(weights[name], expected[name]) for name in expected)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from equiscale.models import ModelCard
@@ -33,7 +33,14 @@ def models(
 
 
 def _print_table(cards: list[ModelCard]) -> None:
-    table = Table("model", "group", "title", "proposed by", box=None, header_style="bold")
+    table = Table(
+        Column("model", no_wrap=True),
+        "group",
+        "title",
+        "proposed by",
+        box=None,
+        header_style="bold",
+    )
     table.add_column("parameters", justify="right")
     for card in cards:
         table.add_row(

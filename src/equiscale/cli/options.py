@@ -54,7 +54,9 @@ Reshuffle = Annotated[
 ]
 Augmentation = Annotated[
     str | None,
-    typer.Option(help="none, rescale, shift. (default: none)", rich_help_panel=TRAINING),
+    typer.Option(
+        help="none, rescale, rescale_object, shift. (default: none)", rich_help_panel=TRAINING
+    ),
 ]
 
 

@@ -22,7 +22,8 @@ def riesz_responses(height: int, width: int, like: Tensor) -> tuple[Tensor, Tens
     y = _frequencies(height, like)[:, None]
     x = -_frequencies(width, like)[(width + 1) // 2 :].flip(0)
     x = torch.cat([torch.zeros_like(x[:1]), x])  # the other half follows from this one
-    square = (x**2 + y**2).clamp_min(torch.finfo(torch.float64).tiny)
+    square = x**2 + y**2
+    square = torch.where(square > 0, square, 1.0)  # all responses are 0 there anyway
     odd_x, odd_y = x * (x < 0.5), y * (y > -0.5)
     first = torch.stack(torch.broadcast_tensors(odd_x, odd_y)) / square.sqrt()
     pairs = torch.broadcast_tensors(x**2, odd_x * odd_y, y**2)
@@ -96,7 +97,7 @@ def _mix(x: Tensor, weight: Tensor) -> Tensor:
     With response E − iD and spectrum P + iQ, the product is (EP + DQ) + i(EQ − DP).
     """
     height, width = x.shape[2:]
-    if not len(x):  # which the Fourier transform refuses
+    if x.shape[0] == 0:  # which the Fourier transform refuses
         return x.new_zeros(0, len(weight), height, width)
     first, second = riesz_responses(height, width, x)
     odd = (weight[..., :2] @ first.flatten(1)).permute(2, 0, 1)  # [F, O, C]
@@ -107,7 +108,7 @@ def _mix(x: Tensor, weight: Tensor) -> Tensor:
         [torch.cat([real, imaginary], dim=1), torch.cat([imaginary, -real], dim=1)], dim=2
     )
     mixed = torch.cat([even, odd], dim=2) @ sources  # [F, O, 2N]
-    parts = mixed.unflatten(2, (2, len(x))).permute(3, 1, 0, 2)  # [N, O, F, 2]
+    parts = mixed.unflatten(2, (2, x.shape[0])).permute(3, 1, 0, 2)  # [N, O, F, 2]
     parts = parts.unflatten(2, (height, width // 2 + 1)).contiguous()
     return torch.fft.irfft2(torch.view_as_complex(parts), s=(height, width))
 

@@ -31,8 +31,14 @@ WIDTHS = (16, 32, 48, 64)
     title="Gaussian-derivative network",
     group="beyond",
     citation="Lindeberg 2022, Perzanowski and Lindeberg 2025",
-    guarantee="",
-    limits="",
+    guarantee="Halving an image moves its maps two channels down, through all four layers: "
+    "relative squared error at most 0.035 on smooth images, where a 7×7 convolution has "
+    "0.24.",
+    limits="Five channels, a factor of four in all, a factor of 1.41 apart; the finest works "
+    "at half a pixel, where differences are coarse (error 0.009 in one layer, 0.0004 "
+    "from two pixels on). Coarser grids for large σ change the logits of an untrained "
+    "network by up to 11 % (sampling=2: 4 %, at 2.3 times the time), and by up to 5 % "
+    "when a small object moves by four pixels.",
 )
 class GaussianDerivativeNet(Classifier):
     """`[N, C, H, W] -> [N, num_classes]`: Gaussian derivatives of growing σ in scale channels.

@@ -20,7 +20,7 @@ PROTOCOL_VERSION = "paper-1"
 RUN_ID_LENGTH = 16
 
 Optimizer = Literal["adam", "adamw", "sgd"]
-Augmentation = Literal["none", "rescale", "shift"]
+Augmentation = Literal["none", "rescale", "rescale_object", "shift"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class TrainingProtocol:
         reshuffle: Shuffle before each epoch. The paper's release shuffles once, in the same way
             for every seed.
         augmentation: `none`; `rescale` resizes every image by a random factor in [1/2, 2];
+            `rescale_object` gives every object a random size of 17 to 64 and a random place;
             `shift` moves it by up to 8 pixels.
         version: The protocol that the other fields differ from, or not.
 

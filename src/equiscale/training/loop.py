@@ -41,10 +41,14 @@ class InterruptedRunError(EquiscaleError):
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """`[N, C, H, W]` images and `[N]` labels on one device."""
+    """`[N, C, H, W]` images, `[N]` labels and, if known, `[N, 3]` boxes on one device.
+
+    A box is the left and the top distance of an object and its size.
+    """
 
     images: Tensor
     labels: Tensor
+    boxes: Tensor | None = None
 
     @classmethod
     def load(
@@ -52,16 +56,21 @@ class LabelledImages:
     ) -> LabelledImages:
         """Take the scenario's part of a split, and keep it on the device."""
         part = dataset.select(split, scenario.sizes(split))
-        return cls(part.images.to(device), part.labels.to(device))
+        boxes = torch.cat([part.positions, part.object_sizes[:, None]], dim=1)
+        return cls(part.images.to(device), part.labels.to(device), boxes.to(device))
 
     def permuted(self, order: np.ndarray[tuple[int], np.dtype[np.int64]]) -> LabelledImages:
         """Return the images in another order."""
         index = torch.from_numpy(order).to(self.labels.device)
-        return LabelledImages(self.images[index], self.labels[index])
+        boxes = None if self.boxes is None else self.boxes[index]
+        return LabelledImages(self.images[index], self.labels[index], boxes)
 
-    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield `[n, C, H, W]` and `[n]` in order; the last batch may be smaller."""
-        yield from zip(torch.split(self.images, size), torch.split(self.labels, size), strict=True)
+    def batches(self, size: int) -> Iterator[LabelledImages]:
+        """Yield `size` images at a time, in order; the last batch may be smaller."""
+        for first in range(0, len(self.labels), size):
+            part = slice(first, first + size)
+            boxes = None if self.boxes is None else self.boxes[part]
+            yield LabelledImages(self.images[part], self.labels[part], boxes)
 
 
 @dataclass(frozen=True)
@@ -185,11 +194,12 @@ class Trainer:
             train_set = train_set.permuted(_permutation(seed, len(train_set.labels)))
         self.model.train()
         losses = []
-        for images, labels in train_set.batches(self.protocol.batch_size):
+        for batch in train_set.batches(self.protocol.batch_size):
             if should_stop():
                 raise InterruptedRunError(f"stopped in epoch {epoch}")
-            images = augment(images, self.protocol.augmentation, generator)
-            losses.append(self._step(images, labels) * len(labels))
+            kind = self.protocol.augmentation
+            images = augment(batch.images, kind, generator, batch.boxes)
+            losses.append(self._step(images, batch.labels) * len(batch.labels))
         loss = torch.stack(losses).sum().item() / len(train_set.labels)
         self._check_finite(loss, epoch)
         return loss

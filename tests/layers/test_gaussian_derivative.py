@@ -1,0 +1,193 @@
+"""Gaussian derivatives: the grid's own diffusion, scale covariance, borders, shared statistics."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.special import ive
+from torch import Tensor, nn
+
+from equiscale.core.errors import OptionError
+from equiscale.layers.channel_pool import (
+    SharedBatchNorm,
+    draw_channels,
+    pool_channels,
+    spread_channels,
+)
+from equiscale.layers.disco import correlated_images
+from equiscale.layers.gaussian_derivative import (
+    GaussianDerivativeConv2d,
+    discrete_gaussian,
+    smoothing_matrix,
+)
+
+
+def whole_kernel(sigma: float) -> Tensor:
+    half = discrete_gaussian(sigma)
+    return torch.cat([half[1:].flip(0), half])
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 2.5, 16.0])
+def test_weights_are_scaled_bessel_functions(sigma: float) -> None:
+    weights = discrete_gaussian(sigma)
+    expected = torch.from_numpy(ive(range(len(weights)), sigma**2))
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-15)
+    kernel = whole_kernel(sigma)
+    assert float(kernel.sum()) == pytest.approx(1, abs=1e-8)
+    places = torch.arange(len(kernel)) - len(kernel) // 2
+    assert float((kernel * places**2).sum()) == pytest.approx(sigma**2, rel=1e-5)
+
+
+def test_smoothing_twice_is_smoothing_once_by_the_sum_of_variances() -> None:
+    """To 1e-8; a sampled Gaussian of σ 0.5 is off by 0.06."""
+    first, second = whole_kernel(0.5), whole_kernel(0.7)
+    both = F.conv1d(first[None, None], second[None, None], padding=len(second) - 1)[0, 0]
+    expected = whole_kernel(math.sqrt(0.5**2 + 0.7**2))
+    extra = (len(both) - len(expected)) // 2
+    assert float((both[extra:-extra] - expected).abs().max()) < 1e-8
+
+    def sampled(sigma: float) -> Tensor:
+        kernel = torch.exp(-((torch.arange(-9.0, 10)) ** 2) / (2 * sigma**2))
+        return kernel / kernel.sum()
+
+    pair = F.conv1d(sampled(0.5)[None, None], sampled(0.5)[None, None], padding=9)[0, 0]
+    assert float((pair - sampled(math.sqrt(0.5))).abs().max()) > 0.02
+
+
+@pytest.mark.parametrize(("border", "mode"), [("zeros", "constant"), ("replicate", "replicate")])
+@pytest.mark.parametrize("size", [1, 2, 9, 40])
+def test_matrix_is_a_padded_convolution(border: str, mode: str, size: int) -> None:
+    kernel = whole_kernel(1.3)
+    reach = len(kernel) // 2 + 1
+    x = torch.randn(1, 1, size, dtype=torch.float64)
+    matrix = smoothing_matrix(discrete_gaussian(1.3), size, border, margin=1)  # type: ignore[arg-type]
+    expected = F.conv1d(F.pad(x, (reach, reach), mode=mode), kernel[None, None])
+    torch.testing.assert_close(matrix @ x[0, 0], expected[0, 0], rtol=0, atol=1e-8)
+
+
+def test_layer_is_the_formula() -> None:
+    """On a polynomial, whose smoothed derivatives are known: smoothing adds σ² to x²."""
+    sigma = 1.5
+    layer = GaussianDerivativeConv2d(1, 1, (sigma,), zero_order=True).double()
+    y, x = torch.meshgrid(*[torch.arange(61.0).double() - 30] * 2, indexing="ij")
+    image = 2 * x - y + 0.5 * x**2 + 3 * x * y - 0.25 * y**2
+    smooth = image + sigma**2 * (0.5 - 0.25)
+    terms = [
+        smooth,
+        sigma * (2 + x + 3 * y),
+        sigma * (-1 + 3 * x - 0.5 * y),
+        sigma**2 / 2 * torch.ones_like(x),
+        sigma**2 / 2 * 3 * torch.ones_like(x),
+        sigma**2 / 2 * -0.5 * torch.ones_like(x),
+    ]
+    expected = sum(c * term for c, term in zip(layer.weight[0, 0], terms, strict=True))
+    inner = (slice(20, -20), slice(20, -20))
+    assert isinstance(expected, Tensor)
+    torch.testing.assert_close(
+        layer(image[None, None], 0)[0, 0][inner], expected[inner], rtol=0, atol=1e-4
+    )
+
+
+def covariance_error(narrow: Tensor, wide: Tensor) -> float:
+    """Relative squared error of a response at half the size against that at the whole, thinned."""
+    inner = (..., slice(8, -8), slice(8, -8))
+    thinned = wide[..., ::2, ::2]
+    return float((narrow - thinned)[inner].square().sum() / thinned[inner].square().sum())
+
+
+@pytest.mark.parametrize(("sigma", "bound"), [(0.5, 0.012), (1.0, 0.004), (2.0, 0.0006)])
+def test_halving_the_image_moves_the_response_to_half_the_sigma(sigma: float, bound: float) -> None:
+    """Of smooth images; the more pixels σ has, the better. A 7×7 convolution is off by 0.22."""
+    torch.manual_seed(0)
+    layer = GaussianDerivativeConv2d(1, 8, (sigma, 2 * sigma))
+    noise = correlated_images(4, 128, 0.9, torch.Generator().manual_seed(0))
+    blur = smoothing_matrix(discrete_gaussian(2.0).float(), 128, "replicate")
+    image = blur @ noise @ blur.T
+    plain = nn.Conv2d(1, 8, 7, padding=3, bias=False)
+    with torch.no_grad():
+        ours = covariance_error(layer(image[..., ::2, ::2], 0), layer(image, 1))
+        ordinary = covariance_error(plain(image[..., ::2, ::2]), plain(image))
+    assert ours < bound
+    assert ordinary > 0.2
+
+
+def test_stride_is_every_other_pixel() -> None:
+    torch.manual_seed(0)
+    all_pixels = GaussianDerivativeConv2d(2, 3, (1.0, 2.0))
+    some = GaussianDerivativeConv2d(2, 3, (1.0, 2.0), (1, 2))
+    some.load_state_dict(all_pixels.state_dict())
+    x = torch.rand(2, 2, 11, 14)
+    torch.testing.assert_close(some(x, 1), all_pixels(x, 1)[..., ::2, ::2])
+
+
+def test_a_constant_background_has_no_border() -> None:
+    layer = GaussianDerivativeConv2d(1, 2, (1.0,))
+    with torch.no_grad():
+        assert float(layer(torch.ones(1, 1, 12, 12), 0).abs().max()) < 1e-5
+    framed = GaussianDerivativeConv2d(1, 2, (1.0,), border="zeros")
+    with torch.no_grad():
+        assert float(framed(torch.ones(1, 1, 12, 12), 0).abs().max()) > 0.01
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(OptionError, match="sigmas must be positive"):
+        GaussianDerivativeConv2d(1, 1, (1.0, 0.0))
+    with pytest.raises(OptionError, match="did you mean 'zeros'"):
+        GaussianDerivativeConv2d(1, 1, (1.0,), border="zero")  # type: ignore[arg-type]
+
+
+def test_shared_statistics_are_those_of_all_channels_together() -> None:
+    """As batch normalisation of one channel that holds all samples, where sizes agree."""
+    shared, plain = SharedBatchNorm(3), nn.BatchNorm2d(3)
+    maps = [torch.randn(n, 3, 5, 5) * (n + 1) + n for n in (2, 4, 0)]
+    together = torch.cat(maps)
+    torch.testing.assert_close(torch.cat(shared(maps)), plain(together), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(shared.running_mean, plain.running_mean)
+    shared.eval()
+    plain.running_var = shared.running_var
+    torch.testing.assert_close(torch.cat(shared(maps)), plain.eval()(together))
+
+
+def test_a_sample_counts_the_same_however_many_pixels_it_has() -> None:
+    small, large = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 8, 8)
+    norm = SharedBatchNorm(1, momentum=1.0)
+    norm([small, large])
+    assert float(norm.running_mean) == pytest.approx(0.5)
+    assert float(norm.running_var) == pytest.approx(0.25)
+
+
+def test_channels_are_drawn_with_their_probability_and_one_remains() -> None:
+    torch.manual_seed(0)
+    kept = draw_channels(20_000, 4, 0.75)
+    assert kept.any(dim=1).all()
+    lonely = 0.75**4  # all dropped, one kept after all
+    assert float(kept.float().mean()) == pytest.approx(0.25 + lonely / 4, abs=0.01)
+    assert kept.float().mean(dim=0).std() < 0.01
+    assert draw_channels(5, 3, 0.0).all()
+
+
+def test_channels_come_from_the_global_generator() -> None:
+    torch.manual_seed(1)
+    first = draw_channels(8, 5, 0.5)
+    torch.manual_seed(1)
+    assert torch.equal(draw_channels(8, 5, 0.5), first)
+
+
+@pytest.mark.parametrize("mode", ["mean", "max", "logsumexp"])
+def test_pooling_sees_kept_channels_only(mode: str) -> None:
+    logits, kept = torch.randn(6, 4, 3, dtype=torch.float64), draw_channels(6, 4, 0.5)
+    pooled = pool_channels(logits, mode, kept)  # type: ignore[arg-type]
+    for row, own, seen in zip(pooled, logits, kept, strict=True):
+        alone = pool_channels(own[seen][None], mode)[0]  # type: ignore[arg-type]
+        torch.testing.assert_close(row, alone)
+    one = logits[:, :1]
+    torch.testing.assert_close(pool_channels(one, mode), one[:, 0])  # type: ignore[arg-type]
+
+
+def test_spreading_puts_each_answer_in_its_place() -> None:
+    kept = torch.tensor([[True, False], [True, True]])
+    whole = spread_channels([torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0]])], kept)
+    assert whole[..., 0].tolist() == [[1.0, 0.0], [2.0, 3.0]]
