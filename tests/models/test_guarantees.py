@@ -82,6 +82,7 @@ SHIFT_BOUNDS = {
     "pixel_pool_full": 0.02,
     "slice_pool_full": 1e-5,
     "energy_pool_mean": 0.6,
+    "scale_channels": 0.005,  # in log-probabilities
     "gaussian_derivative": 0.06,
     "riesz": 1e-5,
     "standard_bn": 1e-5,

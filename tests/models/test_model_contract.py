@@ -42,6 +42,7 @@ PARAMETERS = {
     "pixel_pool_full": 27_108,
     "slice_pool_full": 27_108,
     "energy_pool_mean": 27_108,
+    "scale_channels": 27_108,
     "gaussian_derivative": 28_340,
     "riesz": 12_276,
     "standard_bn": 27_204,
@@ -51,7 +52,14 @@ PARAMETERS = {
 
 NO_CHOICE = (
     *("standard", "spatial_transform", "ensemble", "hermite", "disco", "conv3d"),
-    *("gaussian_derivative", "riesz", "standard_bn", "standard_wide", "ensemble_dropout"),
+    *(
+        "scale_channels",
+        "gaussian_derivative",
+        "riesz",
+        "standard_bn",
+        "standard_wide",
+        "ensemble_dropout",
+    ),
 )
 """Models without a pooling over scale inside."""
 

@@ -42,6 +42,17 @@ def scale_factors(smallest: float, largest: float, per_octave: int = 2) -> tuple
     return tuple(2 ** (step / per_octave) for step in range(first, last + 1))
 
 
+FACTORS = scale_factors(0.35, 1.42)
+"""Two octaves, the range of object sizes in STIR: whichever sizes a network was trained at, some
+channel shows it an object of any size at one of those."""
+
+TRAIN_FACTORS = scale_factors(0.125, 1.42)
+"""Also copies so small that nothing can be told, so that the network learns to be unsure there."""
+
+DROPOUT = 0.75
+"""Two of the eight channels take part in a training step on average."""
+
+
 def resize_images(
     images: Tensor, factor: float, interpolation: Interpolation = "bicubic", blur: float = 0.0
 ) -> Tensor:
@@ -60,25 +71,38 @@ def resize_images(
         >>> resize_images(torch.zeros(2, 3, 64, 48), 0.5).shape
         torch.Size([2, 3, 32, 24])
     """
-    rows, columns = (
-        _axis_matrix(size, max(1, round(size * factor)), interpolation, blur)
-        for size in images.shape[2:]
-    )
-    if rows is None and columns is None:
-        return images
+    (copy,) = _resize_all(images, (factor,), interpolation, blur)
+    return copy
+
+
+def _resize_all(
+    images: Tensor, factors: tuple[float, ...], interpolation: Interpolation, blur: float
+) -> list[Tensor]:
+    """Return one copy per factor."""
+    matrices = _resizing_matrices(*images.shape[2:], factors, interpolation, blur)
+    return [_resample(images, rows, columns) for rows, columns in matrices]
+
+
+def _resample(images: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
     resized = images if rows is None else rows.to(images) @ images
     return resized if columns is None else resized @ columns.to(images).T
 
 
-def _axis_matrix(
-    size: int, new_size: int, interpolation: Interpolation, blur: float
-) -> Tensor | None:
-    """Return the `[new_size, size]` matrix of one axis, or None where nothing changes."""
-    resample = None if new_size == size else resampling_matrix(size, new_size, interpolation)
-    if not blur:
-        return resample
-    smooth = _gaussian_matrix(new_size, blur)
-    return smooth if resample is None else smooth @ resample
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _resizing_matrices(
+    height: int, width: int, factors: tuple[float, ...], interpolation: Interpolation, blur: float
+) -> list[tuple[Tensor | None, Tensor | None]]:
+    """Return the matrices of rows and columns per factor, None where nothing changes."""
+
+    def matrix(size: int, factor: float) -> Tensor | None:
+        new_size = max(1, round(size * factor))
+        resample = None if new_size == size else resampling_matrix(size, new_size, interpolation)
+        if not blur:
+            return resample
+        smooth = _gaussian_matrix(new_size, blur)
+        return smooth if resample is None else smooth @ resample
+
+    return [(matrix(height, factor), matrix(width, factor)) for factor in factors]
 
 
 def _gaussian_matrix(size: int, sigma: float) -> Tensor:
@@ -141,7 +165,8 @@ class ImagePyramid(nn.Module):
         if x.ndim != 4:
             raise ShapeError(f"a pyramid needs images [N, C, H, W], got {list(x.shape)}")
         factors = self._draw_factors() if self.training else self.factors
-        return {f: resize_images(x, f, self.interpolation, self.blur) for f in factors}
+        copies = _resize_all(x, factors, self.interpolation, self.blur)
+        return dict(zip(factors, copies, strict=True))
 
     def _draw_factors(self) -> tuple[float, ...]:
         """Return the factors of one training step."""
@@ -214,14 +239,14 @@ def _check_factors(name: str, factors: Sequence[float]) -> tuple[float, ...]:
 
 def scale_channels(
     backbone: nn.Module,
-    factors: Sequence[float] = scale_factors(0.5, 1.5),
-    train_factors: Sequence[float] | None = scale_factors(0.25, 1.5),
+    factors: Sequence[float] = FACTORS,
+    train_factors: Sequence[float] | None = TRAIN_FACTORS,
     pool: ChannelPool = "mixture",
-    dropout: float = 0.8,
+    dropout: float = DROPOUT,
 ) -> ScaleChannels:
     """Wrap a classifier so that it keeps its accuracy when objects change their size.
 
-    The defaults suit objects that fill between a quarter and the whole of the image; see
+    The defaults suit objects that measure between a quarter and the whole of the image; see
     `ScaleChannels` for what the arguments mean. The wrapped network is trained and used like
     the original one.
 

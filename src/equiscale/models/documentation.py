@@ -9,7 +9,7 @@ def models_table() -> str:
     """Return the models of the package as a Markdown table, one row each."""
     lines = ["| model | group | title | proposed by | parameters | options |", "| --- " * 6 + "|"]
     for card in _own_cards():
-        options = ", ".join(f"`{name}={default!r}`" for name, default in card.options.items())
+        options = ", ".join(f"`{name}={_show(default)}`" for name, default in card.options.items())
         parameters = f"{card.count_parameters():,}"
         cells = (f"`{card.name}`", card.group, card.title, card.citation, parameters, options)
         lines.append(f"| {' | '.join(cells)} |")
@@ -22,6 +22,18 @@ def models_promises() -> str:
         f"- **{card.name}.** {card.guarantee} *Where it ends:* {card.limits}"
         for card in _own_cards()
     )
+
+
+def _show(value: object) -> str:
+    """Return the default of an option, numbers in lists to three digits.
+
+    Example:
+        >>> _show((0.35355, 1.0)), _show("same")
+        ('(0.354, 1)', "'same'")
+    """
+    if isinstance(value, tuple):
+        return f"({', '.join(format(item, '.3g') for item in value)})"
+    return repr(value)
 
 
 def _own_cards() -> list[ModelCard]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from equiscale.core.options import check_positive
 from equiscale.layers.channel_pool import ChannelPool, check_channel_pool, pool_channels
 from equiscale.layers.kernel_scaling import Interpolation
-from equiscale.layers.scale_channels import ImagePyramid, scale_factors
+from equiscale.layers.scale_channels import DROPOUT, FACTORS, TRAIN_FACTORS, ImagePyramid
 from equiscale.models.base import CHANNELS, Classifier, register_model
 
 
@@ -22,7 +22,8 @@ from equiscale.models.base import CHANNELS, Classifier, register_model
     citation="equiscale; after Jansson and Lindeberg, J. Math. Imaging Vis. 2022, arXiv 2106.06418",
     guarantee="Rescaling an object by the ratio of two factors hands what one channel saw to "
     "another one, up to resampling; the logits follow as far as the channels reach.",
-    limits="TODO",
+    limits="An object that no channel shows at a trained size is classified by luck, and so is one "
+    "of few pixels; a shift by an odd number of pixels changes the resampling.",
 )
 class ScaleChannelNet(Classifier):
     """`[N, C, H, W] -> [N, num_classes]`: `standard` on resized copies, pooled over them.
@@ -47,10 +48,10 @@ class ScaleChannelNet(Classifier):
         in_channels: int,
         num_classes: int,
         kernel_size: int = 7,
-        factors: Sequence[float] = scale_factors(0.5, 1.5),
-        train_factors: Sequence[float] | None = scale_factors(0.25, 1.5),
+        factors: Sequence[float] = FACTORS,
+        train_factors: Sequence[float] | None = TRAIN_FACTORS,
         pool: ChannelPool = "mixture",
-        dropout: float = 0.8,
+        dropout: float = DROPOUT,
         padding: str = "same",
         interpolation: Interpolation = "bicubic",
         blur: float = 0.0,
