@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from equiscale.benchmarking import Benchmark, benchmark
     from equiscale.core.errors import EquiscaleError
     from equiscale.core.spec import Scenario, Split
     from equiscale.data.dataset import StirDataset, load_dataset
@@ -23,12 +24,14 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it. Looked up on first use, so that
 # `import equiscale` stays fast and does not load torch.
 _HOME = {
+    "Benchmark": "equiscale.benchmarking",
     "EquiscaleError": "equiscale.core.errors",
     "SConv2d": "equiscale.layers",
     "ScalePool": "equiscale.layers",
     "Scenario": "equiscale.core.spec",
     "Split": "equiscale.core.spec",
     "StirDataset": "equiscale.data.dataset",
+    "benchmark": "equiscale.benchmarking",
     "create_model": "equiscale.models",
     "list_models": "equiscale.models",
     "load_model": "equiscale.models",
@@ -38,6 +41,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Benchmark",
     "EquiscaleError",
     "SConv2d",
     "ScalePool",
@@ -45,6 +49,7 @@ __all__ = [
     "Split",
     "StirDataset",
     "__version__",
+    "benchmark",
     "create_model",
     "list_models",
     "load_dataset",
