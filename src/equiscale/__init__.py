@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from equiscale.core.errors import EquiscaleError
     from equiscale.core.spec import Scenario, Split
     from equiscale.data.dataset import StirDataset, load_dataset
-    from equiscale.layers import ScalePool, SConv2d
+    from equiscale.layers import ScalePool, SConv2d, convert
     from equiscale.models import (
         create_model,
         list_models,
@@ -32,6 +32,7 @@ _HOME = {
     "Split": "equiscale.core.spec",
     "StirDataset": "equiscale.data.dataset",
     "benchmark": "equiscale.benchmarking",
+    "convert": "equiscale.layers",
     "create_model": "equiscale.models",
     "list_models": "equiscale.models",
     "load_model": "equiscale.models",
@@ -50,6 +51,7 @@ __all__ = [
     "StirDataset",
     "__version__",
     "benchmark",
+    "convert",
     "create_model",
     "list_models",
     "load_dataset",
