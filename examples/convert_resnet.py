@@ -66,7 +66,7 @@ assert list(scaled.state_dict()) == list(plain.state_dict())
 
 # %% [markdown]
 # How much do the features of a ring change when it grows? Zero would be perfect invariance. The
-# networks are untrained, so this is what the architecture gives for nothing: less than half the change.
+# networks are untrained: less than half the change is what the architecture gives for nothing.
 # It does so for objects that are larger than the smallest kernel and clear of the border; with a
 # first radius of 5 pixels there is no gain, because kernels are only ever enlarged.
 
