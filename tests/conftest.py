@@ -19,13 +19,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist runs one worker per core
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose program or package is absent, or fail it where all must run."""
+    """Skip a test whose program, package or directory is absent, or fail it where all must run."""
     for marker in item.iter_markers("needs"):
         tool = marker.args[0]
-        if shutil.which(tool) is None and importlib.util.find_spec(tool) is None:
+        if not (shutil.which(tool) or Path(tool).is_dir() or _has_package(tool)):
             if os.environ.get("EQUISCALE_REQUIRE_TOOLS"):
                 pytest.fail(f"{tool} must be installed here (EQUISCALE_REQUIRE_TOOLS is set)")
             pytest.skip(f"{tool} is not installed")
+
+
+def _has_package(name: str) -> bool:
+    return name.isidentifier() and importlib.util.find_spec(name) is not None
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from equiscale.analysis.summaries import (
     compare_models,
     rank_cells,
     reported_runs,
+    reported_selections,
     summarize_accuracy,
     summarize_costs,
     summarize_equivariance,
@@ -28,6 +30,7 @@ from equiscale.core.errors import InputFileError
 from equiscale.core.spec import Scenario
 from equiscale.results.errors import StoreError
 from equiscale.results.key import TrainingProtocol
+from equiscale.results.record import History
 from equiscale.results.table import record_row, write_table
 
 MID = (Scenario.MID_TO_REST,)
@@ -214,3 +217,24 @@ def test_another_protocol_is_another_selection(tmp_path: Path) -> None:
         study = Study(scenarios=MID, models=("slice_pool",), seeds=(1,), protocol=protocol)
         write_records(study.records(), tmp_path)
     assert len(read_runs(tmp_path).selections) == 2
+
+
+def test_the_selection_shown_is_that_of_the_reported_rate_and_content(tmp_path: Path) -> None:
+    study = Study(models=("slice_pool",), scenarios=(Scenario.MID_TO_REST,), seeds=(1, 2))
+    usual = list(study.records())
+    better = [
+        replace(
+            record,
+            key=replace(record.key, learning_rate=1e-2),
+            history=History((1.0,), (0.99,)),
+        )
+        for record in usual
+    ]
+    other = [replace(usual[1], key=replace(usual[1].key, dataset_hash="y" * 64))]
+    write_records([*usual, *better, *other], tmp_path)
+    runs = read_runs(tmp_path)
+    shown = reported_selections(runs.selections, reported_runs(runs.table))
+    assert [(s.cell[1], s.run_id) for s in shown] == [
+        ("emoji emojixxx", better[0].key.run_id),
+        ("emoji yyyyyyyy", other[0].key.run_id),
+    ]

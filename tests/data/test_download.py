@@ -183,10 +183,13 @@ def test_tampered_replacement_keeps_the_old_file(record: Record, root: Path) -> 
     assert contents(root) == ["emoji.npz"]
 
 
-def test_directory_that_cannot_be_made(record: Record, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="cannot write"):
-        download_dataset("emoji", tmp_path / "file")
+def test_a_file_in_place_of_the_directory_is_named_before_asking(
+    record: Record, tmp_path: Path
+) -> None:
+    (tmp_path / "data").touch()
+    with pytest.raises(StorageError, match=r"data is not a directory; name another one"):
+        download_dataset("emoji", tmp_path / "data")
+    assert not record.requests
 
 
 def test_unpublished_dataset_is_refused(root: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor import config as inductor_config
 
 from equiscale.core.errors import EquiscaleError, OptionError, ShapeError
 from equiscale.layers import SConv2d, scaled_conv2d
@@ -279,7 +280,8 @@ def test_compiles_without_graph_breaks(pool: Any, method: Any) -> None:
 @pytest.mark.needs("g++")
 @pytest.mark.skipif(" " in sys.prefix, reason="torch does not quote its path for the compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_inductor_gives_the_same() -> None:
+def test_inductor_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inductor_config, "compile_threads", 1)  # no pool of processes
     torch.compiler.reset()
     network = nn.Sequential(SConv2d(1, 2, 3, pool="pixel", method="spectral"), nn.ReLU())
     x = torch.randn(2, 1, 10, 10)

@@ -7,7 +7,8 @@ ONNX, 2e-2 for bfloat16, which keeps eight bits.
 from __future__ import annotations
 
 import logging
-import socket
+import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "spatial_transform": {"image_size": 9},
 }
 SIZES = {"conv3d": 8, "hermite": 14, "disco": 30}
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def build(name: str, method: str = "direct") -> tuple[Classifier, Tensor]:
@@ -119,12 +121,12 @@ def test_methods_agree(name: str) -> None:
     torch.testing.assert_close(fast(x), direct(x), rtol=0, atol=1e-5)
 
 
-def test_two_processes_give_the_gradients_of_one(tmp_path: Path) -> None:
+def test_two_processes_give_the_gradients_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every model through DistributedDataParallel on two gloo processes, in one launch."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    spawn(_distributed_worker, (port, str(tmp_path)), nprocs=2)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)
+    spawn(_distributed_worker, (str(tmp_path),), nprocs=2)
     for name in list_models():
         found = torch.load(tmp_path / f"{name}.pt", weights_only=True)
         model, x = build(name)
@@ -139,10 +141,14 @@ def gradients_of_mean(model: nn.Module, x: Tensor) -> list[Tensor]:
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
-def _distributed_worker(rank: int, port: int, folder: str) -> None:
+def _distributed_worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=120),
     )
     for name in list_models():
         model, x = build(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from equiscale.analysis.runs import Runs, read_runs
 from equiscale.core.spec import Scenario
 from equiscale.report import server
 from equiscale.report.page import render_page, write_page
+from equiscale.report.page_data import page_data
 from equiscale.report.server import PageServer
+from equiscale.results.record import Measurement
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
@@ -217,3 +220,12 @@ def test_the_page_of_500_runs_is_small(tmp_path: Path) -> None:
     many = Runs(pl.concat(copies), runs.selections)
     assert len(many.table) == 504
     assert len(render_page(many).encode()) < 5_000_000
+
+
+def test_a_failed_measurement_is_named(tmp_path: Path) -> None:
+    record = Study().record("emoji", Scenario.MID_TO_REST, "standard", 1)
+    failed = {"equivariance": Measurement(values={"error": "ValueError: bad <maps>"})}
+    write_records([replace(record, measurements=failed)], tmp_path)
+    assert page_data(read_runs(tmp_path))["provenance"]["problems"] == [
+        "equivariance of standard on emoji mid2rest seed 1 was not measured: ValueError: bad <maps>"
+    ]

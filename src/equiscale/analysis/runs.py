@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from equiscale.core.errors import EquiscaleError, InputFileError
 from equiscale.core.spec import OBJECT_SIZES, Scenario
 from equiscale.results.errors import RecordError, StoreError
-from equiscale.results.key import RunKey
 from equiscale.results.record import RunRecord
 from equiscale.results.store import RunState, RunStore
 from equiscale.results.table import TABLE_SUFFIXES, record_row
@@ -31,10 +30,11 @@ _HASH_LETTERS = 8
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The scale selection of one run: the one with the smallest seed of its cell.
+    """The scale selection of one run: the one with the smallest seed of its kind.
 
     Attributes:
-        cell: Protocol, dataset, scenario and model.
+        run_id: Of the run.
+        cell: Protocol, dataset, scenario and model, as the table names them.
         seed: Of the run.
         pools: How each layer pools, by its name.
         class_names: Of the dataset.
@@ -44,6 +44,7 @@ class Selection:
         maps: `[48, channels, height, width]` kernel sizes by layer, for pixel pooling.
     """
 
+    run_id: str
     cell: tuple[str, ...]
     seed: int
     pools: Mapping[str, str]
@@ -66,7 +67,7 @@ class Runs:
     Attributes:
         table: One row per run, see `equiscale.results.table.record_row`; the columns of `CELL`
             name what must not be mixed.
-        selections: Scale selection of one run per cell.
+        selections: Scale selection of one run per cell and learning rate.
         others: Number of running, failed and interrupted runs by state.
         problems: What could not be read.
         source: Where the runs come from, for messages.
@@ -100,7 +101,7 @@ class RunsReader:
         self.root = root
         self._store = RunStore(root)
         self._rows: dict[str, dict[str, Any]] = {}
-        self._selections: dict[tuple[str, ...], Selection] = {}
+        self._selections: dict[str, Selection] = {}
         self._problems: list[str] = []
 
     def has_news(self) -> bool:
@@ -119,9 +120,10 @@ class RunsReader:
                 self._load(run_id)
         if not self._rows:
             raise StoreError(_nothing_finished(self.root, self._others(), self._problems))
+        table = normalize_table(list(self._rows.values()))
         return Runs(
-            table=normalize_table(list(self._rows.values())),
-            selections=tuple(self._selections.values()),
+            table=table,
+            selections=_name_cells(self._selections.values(), table),
             others=self._others(),
             problems=tuple(self._problems),
             source=str(self.root),
@@ -139,9 +141,10 @@ class RunsReader:
         self._rows[run_id] = record_row(record)
         selection = _selection(record)
         if selection is not None:
-            known = self._selections.get(selection.cell)
+            kind = replace(record.key, seed=0).run_id
+            known = self._selections.get(kind)
             if known is None or selection.seed < known.seed:
-                self._selections[selection.cell] = selection
+                self._selections[kind] = selection
 
     def _others(self) -> dict[str, int]:
         states = {
@@ -239,7 +242,8 @@ def _selection(record: RunRecord) -> Selection | None:
         chosen = {name: arrays[f"chosen.{name}"] for name in values["layers"]}
         maps = {n: arrays[f"maps.{n}"] for n in values["layers"] if f"maps.{n}" in arrays}
         return Selection(
-            cell=cell_of(record.key),
+            run_id=record.key.run_id,
+            cell=(),
             seed=record.key.seed,
             pools=dict(sorted(values["layers"].items())),
             class_names=tuple(values["class_names"]),
@@ -251,12 +255,10 @@ def _selection(record: RunRecord) -> Selection | None:
     return None
 
 
-def cell_of(key: RunKey) -> tuple[str, ...]:
-    """Return protocol, dataset, scenario and model of a run, as the table names them."""
-    from equiscale.core.files import canonical_json
-
-    options = f" {canonical_json(dict(key.model_options))}" if key.model_options else ""
-    return key.protocol.label, key.dataset, key.scenario.value, f"{key.model}{options}"
+def _name_cells(selections: Iterable[Selection], table: pl.DataFrame) -> tuple[Selection, ...]:
+    """Return the selections with the cells that the table has them in."""
+    cells = {run_id: cell for run_id, *cell in table.select("run_id", *CELL).iter_rows()}
+    return tuple(replace(found, cell=tuple(cells[found.run_id])) for found in selections)
 
 
 def _nothing_finished(root: Path, others: Mapping[str, int], problems: Sequence[str]) -> str:

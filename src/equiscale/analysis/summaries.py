@@ -41,6 +41,12 @@ def reported_runs(table: pl.DataFrame) -> pl.DataFrame:
     return runs.sort(*CELL, "seed").unique([*CELL, "seed"], keep="first", maintain_order=True)
 
 
+def reported_selections(selections: Iterable[Selection], reported: pl.DataFrame) -> list[Selection]:
+    """Return the scale selections of runs that count, in the order of their cells."""
+    counted = set(reported["run_id"].to_list())
+    return sorted((s for s in selections if s.run_id in counted), key=lambda s: s.cell)
+
+
 def _with_chosen_rate(cell: pl.DataFrame, rates: Sequence[float]) -> pl.DataFrame:
     per_rate = {rate: cell.filter(pl.col("learning_rate") == rate) for rate in rates}
     shared = set.intersection(*(set(runs["seed"].to_list()) for runs in per_rate.values()))

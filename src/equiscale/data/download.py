@@ -61,6 +61,7 @@ def download_dataset(
             f"{CARDS[name].build_hint}`"
         )
     path = dataset_path(name, root)
+    _check_directory(path)
     try:
         return _fetch(path, force, progress, retries, timeout)
     except _network_errors() as error:
@@ -69,6 +70,18 @@ def download_dataset(
         if isinstance(error, DownloadError | StorageError):
             raise
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _check_directory(path: Path) -> None:
+    """Raise now what could not be written later, rather than after asking the network."""
+    for parent in path.parents:
+        if parent.is_dir():
+            return
+        if parent.exists():
+            raise StorageError(
+                f"cannot write {path}: {parent} is not a directory; "
+                "name another one with $EQUISCALE_DATA"
+            )
 
 
 def _fetch(path: Path, force: bool, progress: bool, retries: int, timeout: float) -> Path:

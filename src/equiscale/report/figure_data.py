@@ -11,6 +11,7 @@ import polars as pl
 from equiscale.analysis.runs import Runs, Selection
 from equiscale.analysis.summaries import (
     reported_runs,
+    reported_selections,
     summarize_accuracy,
     summarize_costs,
     summarize_equivariance,
@@ -78,11 +79,8 @@ class FigureData:
 
     def selection(self, pool: str) -> Selection:
         """Return the scale selection of a run with this pool, of emoji mid2rest if there is one."""
-        found = [
-            s
-            for s in self.runs.selections
-            if s.pools[s.last_layer] == pool and s.cell[0] == self.protocol
-        ]
+        reported = reported_selections(self.runs.selections, self.reported)
+        found = [s for s in reported if s.pools[s.last_layer] == pool]
         if not found:
             raise NothingToDrawError(f"no run has a layer with {pool} pooling")
         return min(found, key=lambda s: (s.cell[1] != "emoji", s.cell[2] != "mid2rest", s.cell))

@@ -25,6 +25,7 @@ from equiscale.analysis.summaries import (
     compare_models,
     rank_cells,
     reported_runs,
+    reported_selections,
     summarize_accuracy,
     summarize_costs,
     summarize_equivariance,
@@ -48,7 +49,7 @@ def page_data(runs: Runs) -> dict[str, Any]:
     cells = summarize_accuracy(reported)
     published = _published(cells["dataset_name"].unique().to_list())
     models = {*cells["model"].to_list(), *(row["model"] for row in published["cells"])}
-    selections, left_out = _selections(runs.selections)
+    selections, left_out = _selections(reported_selections(runs.selections, reported))
     return {
         "provenance": _provenance(runs, reported, cells) | {"selections_left_out": left_out},
         "sizes": list(SIZES),
@@ -139,7 +140,7 @@ def _selections(selections: Iterable[Selection]) -> tuple[list[dict[str, Any]], 
     """Return one entry per cell; letters stand for kernel sizes, from '0' for 1 in steps of 1."""
     entries, left_out = [], 0
     selection_bytes = map_bytes = 0
-    for selection in sorted(selections, key=lambda s: s.cell):
+    for selection in selections:
         layer = selection.last_layer
         chosen = selection.chosen[layer][:, :: selection.instances]
         text = encode_sizes(chosen)
@@ -201,10 +202,6 @@ def _provenance(runs: Runs, reported: pl.DataFrame, cells: pl.DataFrame) -> dict
         for name in names
         if name in table.columns
     }
-    not_finite = [
-        f"{row['model']} on {row['dataset']} {row['scenario']} seed {row['seed']}"
-        for row in table.filter(pl.col("test_accuracy").is_null()).iter_rows(named=True)
-    ]
     return {
         "made_with": f"equiscale {__version__}",
         "made_at": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -212,11 +209,32 @@ def _provenance(runs: Runs, reported: pl.DataFrame, cells: pl.DataFrame) -> dict
         "reported_runs": len(reported),
         "missing_runs": int(cells["missing"].list.len().sum()),
         "others": dict(runs.others),
-        "problems": [*runs.problems, *(f"no accuracy: {text}" for text in not_finite)],
+        "problems": [*runs.problems, *_problems(table)],
         "versions": versions,
         "datasets": _dataset_hashes(table),
         "paper_protocol": PROTOCOL_VERSION,
     }
+
+
+def _problems(table: pl.DataFrame) -> list[str]:
+    """Return, for each run without an accuracy or with a failed measurement, what is wrong."""
+    failed = [name for name in table.columns if name.endswith(".error")]
+    wrong = table.filter(pl.any_horizontal(pl.col("test_accuracy").is_null(), *_given(failed)))
+    problems = []
+    for row in wrong.iter_rows(named=True):
+        run = f"{row['model']} on {row['dataset']} {row['scenario']} seed {row['seed']}"
+        if row["test_accuracy"] is None:
+            problems.append(f"no accuracy: {run}")
+        problems += [
+            f"{name.removesuffix('.error')} of {run} was not measured: {row[name]}"
+            for name in failed
+            if row[name] is not None
+        ]
+    return problems
+
+
+def _given(columns: list[str]) -> list[pl.Expr]:
+    return [pl.col(name).is_not_null() for name in columns]
 
 
 def _dataset_hashes(table: pl.DataFrame) -> dict[str, str]:
