@@ -3,37 +3,47 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-BIN := $(VENV)/bin
+BIN := "$(VENV)/bin"
 READY := $(VENV)/.ready
 EQUISCALE := EQUISCALE_DATA=demo/data $(BIN)/python -m equiscale
 
-.PHONY: help demo test lint format types contracts bench docs clean
+# What `make demo` trains, and for how long: about five minutes on two idle cores.
+DEMO_MODELS ?= standard,slice_pool,pixel_pool
+DEMO_EPOCHS ?= 8
+
+.PHONY: help demo test lint format types contracts bench docs smoke clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 $(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null \
+	  || { echo "there is no $(PYTHON) here. Install Python 3.11 or newer (Debian, Ubuntu: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "the pinned versions need Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	@echo "Setting up $(VENV) (a few minutes, once) ..."
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
-	@touch $(READY)
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo "$(PYTHON) cannot make environments. Debian, Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Setting up $(VENV) (a few minutes, once; no compiler is needed) ..."
+	@$(PYTHON) -m venv "$(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]' \
+	  || { echo "the packages could not be installed: the first time this needs the network" >&2; exit 1; }
+	@touch "$(READY)"
 
 demo/data/emoji.npz: | $(READY)
 	@$(EQUISCALE) data build emoji
 
 demo: demo/data/emoji.npz ## set up, train three networks on a small budget and write a page (five minutes)
-	@$(EQUISCALE) sweep --models standard,slice_pool,pixel_pool --data emoji --scenarios mid2rest \
-	  --seeds 1 --epochs 8 --results demo/runs
+	@$(EQUISCALE) sweep --models $(DEMO_MODELS) --data emoji --scenarios mid2rest \
+	  --seeds 1 --epochs $(DEMO_EPOCHS) --results demo/runs
 	@$(EQUISCALE) report --results demo/runs --out demo/report.html
 	@echo
 	@echo "Look at demo/report.html in a browser: accuracy at every object size, beside the published figures."
-	@echo "Eight epochs are few; for the paper's protocol leave out --epochs. Next, try:"
-	@echo "  $(BIN)/equiscale train --model pixel_pool --scenario mid2rest --seed 1"
-	@echo "  $(BIN)/equiscale models pixel_pool"
-	@echo "  $(BIN)/equiscale data build folder --help"
+	@echo "$(DEMO_EPOCHS) epochs are few; for the paper's protocol leave out --epochs. Next, try:"
+	@echo "  export EQUISCALE_DATA=demo/data PATH=\"$(CURDIR)/$(VENV)/bin:\$$PATH\""
+	@echo "  equiscale train --model pixel_pool --scenario mid2rest --seed 1"
+	@echo "  equiscale bench my_module:MyNet --scenarios mid2rest --seeds 1 --epochs $(DEMO_EPOCHS) --results demo/runs"
+	@echo "  equiscale data build folder --help"
 
 test: $(READY) ## set up and run the tests
 	$(BIN)/python -m pytest -n auto -q
@@ -60,5 +70,8 @@ docs: $(READY) ## build the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 	@echo "Look at site/index.html"
 
+smoke: $(READY) ## build the wheel, install it into a clean environment and use it
+	VENV="$(VENV)" .ci/smoke
+
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf "$(VENV)" .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -6,10 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from equiscale.benchmarking import Benchmark, benchmark
     from equiscale.core.errors import EquiscaleError
     from equiscale.core.spec import Scenario, Split
     from equiscale.data.dataset import StirDataset, load_dataset
-    from equiscale.layers import ScalePool, SConv2d
+    from equiscale.layers import ScaleChannels, ScalePool, SConv2d, convert, scale_channels
     from equiscale.models import (
         create_model,
         list_models,
@@ -23,34 +24,44 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it. Looked up on first use, so that
 # `import equiscale` stays fast and does not load torch.
 _HOME = {
+    "Benchmark": "equiscale.benchmarking",
     "EquiscaleError": "equiscale.core.errors",
     "SConv2d": "equiscale.layers",
+    "ScaleChannels": "equiscale.layers",
     "ScalePool": "equiscale.layers",
     "Scenario": "equiscale.core.spec",
     "Split": "equiscale.core.spec",
     "StirDataset": "equiscale.data.dataset",
+    "benchmark": "equiscale.benchmarking",
+    "convert": "equiscale.layers",
     "create_model": "equiscale.models",
     "list_models": "equiscale.models",
     "load_model": "equiscale.models",
     "load_dataset": "equiscale.data.dataset",
     "register_model": "equiscale.models",
     "save_model": "equiscale.models",
+    "scale_channels": "equiscale.layers",
 }
 
 __all__ = [
+    "Benchmark",
     "EquiscaleError",
     "SConv2d",
+    "ScaleChannels",
     "ScalePool",
     "Scenario",
     "Split",
     "StirDataset",
     "__version__",
+    "benchmark",
+    "convert",
     "create_model",
     "list_models",
     "load_dataset",
     "load_model",
     "register_model",
     "save_model",
+    "scale_channels",
 ]
 
 

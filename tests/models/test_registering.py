@@ -101,7 +101,7 @@ def test_model_named_by_where_it_is(own_module: str) -> None:
         (".own_models:Tiny", UnknownNameError, "cannot be imported"),
         ("no_such_module:Tiny", UnknownNameError, "'no_such_module' cannot be imported"),
         ("broken_models:Tiny", UnknownNameError, "a_package_that_is_missing"),
-        ("own_models:too_narrow", OptionError, "accepts in_channels and num_classes"),
+        ("own_models:too_narrow", OptionError, "needs the option 'channels'"),
         ("own_models:not_a_module", OptionError, "its factory returned int"),
         ("own_models:needy", OptionError, "needs the option 'depth'"),
         ("standrad", UnknownNameError, "did you mean 'standard'"),

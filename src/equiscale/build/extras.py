@@ -26,6 +26,7 @@ def import_cairosvg() -> Any:  # noqa: ANN401 - an untyped package
         return import_extra("cairosvg", "cairosvg")
     except OSError as error:
         raise SystemLibraryError(
-            "the Cairo library was not found: install it "
-            "(Debian: apt-get install libcairo2, macOS: brew install cairo)"
+            "the Cairo library was not found: install it (Debian, Ubuntu: apt-get install "
+            "libcairo2, macOS: brew install cairo), or get the published file: "
+            "equiscale data download emoji"
         ) from error

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from equiscale.experiments.job import JobSettings
     from equiscale.experiments.protocol import Sweep
 
+GRID = "What is run"
 TRAINING = "Differences from the paper's protocol (each makes another run)"
 DEFAULT_RESULTS = Path("runs")
 EXIT_FAILED_RUN = 1
@@ -35,6 +36,43 @@ Threads = Annotated[
 ]
 Track = Annotated[str, typer.Option(help="Live curves: tensorboard, mlflow, or both with a comma.")]
 Weights = Annotated[bool, typer.Option(help="Keep the best weights in the record.")]
+Scenarios = Annotated[str, typer.Option(help="Names with commas, or all.", rich_help_panel=GRID)]
+Seeds = Annotated[
+    str, typer.Option(help="A number n (seeds 1…n), or a list.", rich_help_panel=GRID)
+]
+LearningRates = Annotated[
+    str, typer.Option(help="Learning rates with commas. (default: 1e-3)", rich_help_panel=GRID)
+]
+SelectLearningRate = Annotated[
+    bool,
+    typer.Option(
+        "--select-lr",
+        help="As in the paper: try 1e-2 and 1e-3 on five seeds, keep the better.",
+        rich_help_panel=GRID,
+    ),
+]
+Engine = Annotated[str, typer.Option(help="local, ray or slurm.", rich_help_panel=MACHINE)]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Processes on this machine. (default: one per core, or --per-gpu per GPU)",
+        rich_help_panel=MACHINE,
+    ),
+]
+PerGpu = Annotated[
+    int, typer.Option(min=1, help="Runs at once on each GPU.", rich_help_panel=MACHINE)
+]
+EngineOption = Annotated[
+    list[str],
+    typer.Option(
+        help="Option of ray or slurm, name=value; may be repeated.", rich_help_panel=MACHINE
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")]
+ModelOption = Annotated[
+    list[str], typer.Option(help="Option of the model, name=value; may be repeated.")
+]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try failed runs again.")]
 BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Images per step (default: 16).", rich_help_panel=TRAINING)

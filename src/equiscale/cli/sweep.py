@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from equiscale.results.store import RunStore
 
 ENGINES = ("local", "ray", "slurm")
-GRID = "What is run"
 
 
 def sweep(
@@ -38,56 +37,23 @@ def sweep(
     models: Annotated[
         str,
         typer.Option(
-            help="Names with commas; all, paper, beyond or control.", rich_help_panel=GRID
+            help="Names with commas; all, paper, beyond or control.", rich_help_panel=options.GRID
         ),
     ] = "paper",
     data: Annotated[
-        str, typer.Option(help="Names or files with commas, or all.", rich_help_panel=GRID)
+        str, typer.Option(help="Names or files with commas, or all.", rich_help_panel=options.GRID)
     ] = "emoji",
-    scenarios: Annotated[
-        str, typer.Option(help="Names with commas, or all.", rich_help_panel=GRID)
-    ] = "all",
-    seeds: Annotated[
-        str,
-        typer.Option(help="A number n (seeds 1…n), or a list.", rich_help_panel=GRID),
-    ] = "5",
-    lr: Annotated[
-        str, typer.Option(help="Learning rates with commas. (default: 1e-3)", rich_help_panel=GRID)
-    ] = "",
-    select_lr: Annotated[
-        bool,
-        typer.Option(
-            "--select-lr",
-            help="As in the paper: try 1e-2 and 1e-3 on five seeds, keep the better.",
-            rich_help_panel=GRID,
-        ),
-    ] = False,
+    scenarios: options.Scenarios = "all",
+    seeds: options.Seeds = "5",
+    lr: options.LearningRates = "",
+    select_lr: options.SelectLearningRate = False,
     results: options.Results = options.DEFAULT_RESULTS,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what there is to do.")
-    ] = False,
+    dry_run: options.DryRun = False,
     retry_failed: options.RetryFailed = False,
-    on: Annotated[
-        str, typer.Option(help="local, ray or slurm.", rich_help_panel=options.MACHINE)
-    ] = "local",
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Processes on this machine. (default: one per core, or --per-gpu per GPU)",
-            rich_help_panel=options.MACHINE,
-        ),
-    ] = None,
-    per_gpu: Annotated[
-        int, typer.Option(min=1, help="Runs at once on each GPU.", rich_help_panel=options.MACHINE)
-    ] = 1,
-    engine_option: Annotated[
-        list[str],
-        typer.Option(
-            help="Option of ray or slurm, name=value; may be repeated.",
-            rich_help_panel=options.MACHINE,
-        ),
-    ] = [],  # noqa: B006 - typer reads it, nobody changes it
+    on: options.Engine = "local",
+    workers: options.Workers = None,
+    per_gpu: options.PerGpu = 1,
+    engine_option: options.EngineOption = [],  # noqa: B006 - typer reads it, nobody changes it
     device: options.Device = None,
     threads: options.Threads = None,
     track: options.Track = "",
@@ -109,13 +75,14 @@ def sweep(
 
     grid = resolve_sweep(_request(context))
     store = RunStore(results)
-    launcher = _create_launcher(context.params)
+    launcher = create_launcher(context.params)
     if dry_run:
-        _print_plan(grid, store, launcher)
+        print_plan(grid, store, launcher)
         return
     settings = options.job_settings(context.params, grid)
     store.check_writable()
-    _run(grid, store, launcher, settings, retry_failed)
+    status = run_grid(grid, store, launcher, settings, retry_failed)
+    exit_if_failed(status, store)
 
 
 def _request(context: typer.Context) -> SweepRequest:
@@ -130,15 +97,15 @@ def _request(context: typer.Context) -> SweepRequest:
         models=options.split_names(given["models"]),
         data=options.split_names(given["data"]),
         scenarios=options.split_names(given["scenarios"]),
-        seeds=_parse_seeds(given["seeds"]),
-        learning_rates=_parse_numbers("--lr", given["lr"], float),
+        seeds=parse_seeds(given["seeds"]),
+        learning_rates=parse_numbers("--lr", given["lr"], float),
         select_learning_rate=given["select_lr"],
         training=options.training_changes(given),
     )
 
 
 def _check_no_grid_options(context: typer.Context) -> None:
-    panels = (GRID, options.TRAINING)
+    panels = (options.GRID, options.TRAINING)
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         given = source is not None and source.name == "COMMANDLINE"
@@ -148,8 +115,9 @@ def _check_no_grid_options(context: typer.Context) -> None:
             )
 
 
-def _parse_seeds(text: str) -> tuple[int, ...]:
-    seeds = _parse_numbers("--seeds", text, int)
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds 1…n for one number n, or those of a list."""
+    seeds = parse_numbers("--seeds", text, int)
     if "," in text:
         return seeds
     if not seeds or seeds[0] < 1:
@@ -157,14 +125,16 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(range(1, seeds[0] + 1))
 
 
-def _parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+def parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    """Return the numbers of a text that separates them with commas."""
     try:
         return tuple(kind(part) for part in options.split_names(text))
     except ValueError:
         raise OptionError(f"{option} must be numbers separated by commas, got {text!r}") from None
 
 
-def _create_launcher(given: Mapping[str, Any]) -> Launcher:
+def create_launcher(given: Mapping[str, Any]) -> Launcher:
+    """Return the engine that a command's options ask for."""
     engine, extra = given["on"], options.parse_assignments(given["engine_option"])
     if engine not in ENGINES:
         raise OptionError(unknown_name_message("engine", engine, ENGINES))
@@ -195,7 +165,8 @@ def _create_local_launcher(given: Mapping[str, Any], extra: Mapping[str, Any]) -
     return LocalLauncher(given["workers"], given["threads"], gpus, given["per_gpu"])
 
 
-def _print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
+def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
+    """Print what there is to do, and how long it will take."""
     from equiscale.experiments.estimate import MeasuredRuns
     from equiscale.experiments.sweep import estimate_sweep, inspect_sweep
     from equiscale.results.store import RunState
@@ -238,12 +209,11 @@ def _print_problems(status: SweepStatus, console: Console) -> None:
         console.print(f"quarantined: {problem}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _run(
+def run_grid(
     grid: Sweep, store: RunStore, launcher: Launcher, settings: JobSettings, retry_failed: bool
-) -> None:
-    """Run a sweep with a line of progress; say at the end what failed."""
+) -> SweepStatus:
+    """Run a sweep with a line of progress; return where it stands at the end."""
     from equiscale.experiments.sweep import inspect_sweep, run_sweep
-    from equiscale.results.store import RunState
 
     console = Console(stderr=True)
     if retry_failed:
@@ -257,6 +227,14 @@ def _run(
         console.print("stopped; the same command goes on where it was")
         raise typer.Exit(options.EXIT_INTERRUPTED) from None
     typer.echo(_summarize(status))
+    return status
+
+
+def exit_if_failed(status: SweepStatus, store: RunStore) -> None:
+    """Say which runs failed and why, and end the command, if there are any."""
+    from equiscale.results.store import RunState
+
+    console = Console(stderr=True)
     failed = status.keys(RunState.FAILED)
     for key in failed:
         reason = f"failed: {key} ({key.run_id}): {store.failure(key.run_id).reason}"

@@ -32,9 +32,7 @@ def train(
     ] = "mid2rest",
     seed: Annotated[int, typer.Option(min=0)] = 1,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
-    option: Annotated[
-        list[str], typer.Option(help="Option of the model, name=value; may be repeated.")
-    ] = [],  # noqa: B006 - typer reads it, nobody changes it
+    option: options.ModelOption = [],  # noqa: B006 - typer reads it, nobody changes it
     results: options.Results = options.DEFAULT_RESULTS,
     batch_size: options.BatchSize = None,
     epochs: options.Epochs = None,

@@ -11,11 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Protocol
 
 from equiscale.core.cores import available_cores
 from equiscale.core.errors import EquiscaleError, OptionError
-from equiscale.experiments.job import JobSettings
+from equiscale.experiments.job import JobSettings, Watcher, run_job
 from equiscale.experiments.worker import EXIT_INTERRUPTED, EXIT_STORE, encode_work
 from equiscale.results.claim import read_owner, try_claim
 from equiscale.results.errors import StoreError
@@ -137,7 +138,7 @@ class LocalLauncher:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             devices = visible.split(",") if visible else [str(i) for i in range(self.gpus)]
             chosen["CUDA_VISIBLE_DEVICES"] = devices[index % self.gpus]
-        return {**os.environ, **chosen}
+        return {**os.environ, **chosen, "PYTHONPATH": _import_path()}
 
     def _bury(self, worker: _Worker, keys: Sequence[RunKey], store: RunStore) -> None:
         """Find out why a worker died, and which run it was busy with."""
@@ -156,6 +157,27 @@ class LocalLauncher:
             self._deaths[""] += 1
             if self._deaths[""] >= MAX_DEATHS:
                 raise LaunchError(f"worker processes end at once with exit code {code}: {words}")
+
+
+@dataclass(frozen=True)
+class InProcessLauncher:
+    """Runs one after the other in this process, for models that no other process can build."""
+
+    slots: int = field(default=1, init=False)
+
+    def run(self, keys: Sequence[RunKey], settings: JobSettings, tick: Tick) -> None:
+        """Compute runs here; `tick` is called after each epoch."""
+        store = RunStore(settings.results, settings.lease_seconds)
+        watcher = Watcher(on_epoch=lambda progress: tick())
+        for key in keys:
+            run_job(key, store, settings, watcher)
+
+
+def _import_path() -> str:
+    """Return the path that lets a worker import what this process can."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    entries = [entry for entry in given if entry] + [str(Path(p).resolve()) for p in sys.path]
+    return os.pathsep.join(dict.fromkeys(entries))
 
 
 def _is_owned_by(pid: int, key: RunKey, store: RunStore) -> bool:

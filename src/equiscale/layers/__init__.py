@@ -1,5 +1,6 @@
 """Layers to drop into any network. Knows only torch and `equiscale.core`."""
 
+from equiscale.layers.conversion import convert
 from equiscale.layers.global_pool import GlobalMaxPool
 from equiscale.layers.multi_scale import KanazawaConv2d, XuConv2d
 from equiscale.layers.scale_channels import (
@@ -22,6 +23,7 @@ __all__ = [
     "SteerableConv2d",
     "SteerableLift2d",
     "XuConv2d",
+    "convert",
     "scale_channels",
     "scale_factors",
     "scale_pool",

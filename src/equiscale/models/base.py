@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -13,10 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equiscale.core.errors import OptionError, ShapeError, UnknownNameError
+from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_positive
 from equiscale.core.registry import Registry, unknown_name_message
 from equiscale.layers import GlobalMaxPool
+from equiscale.models.foreign import (
+    Factory,
+    find_known_here,
+    import_factory,
+    is_known_here_only,
+)
 
 CHANNELS = (16, 32)
 """Channels after the first and the second stage of every network of the paper."""
@@ -27,7 +32,6 @@ MODEL_GROUPS: tuple[ModelGroup, ...] = get_args(ModelGroup)
 
 _RESERVED_NAMES = (*MODEL_GROUPS, "all")
 
-Factory = Callable[..., nn.Module]
 FactoryT = TypeVar("FactoryT", bound=Factory)
 REQUIRED_ARGUMENTS = ("in_channels", "num_classes")
 
@@ -173,8 +177,9 @@ class ModelCard:
 
     def count_parameters(self, in_channels: int = 1, num_classes: int = 36) -> int:
         """Return the number of learned parameters; the paper counts grey images, 36 classes."""
+        sizes = {"in_channels": in_channels, "num_classes": num_classes}
         with torch.random.fork_rng(devices=[]):
-            model = self.factory(in_channels=in_channels, num_classes=num_classes)
+            model = self.factory(**_accepted(self.factory, sizes))
         return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -261,7 +266,8 @@ def create_model(name: str, *, in_channels: int, num_classes: int, **options: An
 
     Args:
         name: A registered name, see `list_models`, or `package.module:factory` for any callable
-            that accepts `in_channels`, `num_classes` and the options as keywords.
+            that returns a module; it is given `in_channels` and `num_classes` if it has arguments
+            of these names, and the options.
         in_channels: Channels of the images.
         num_classes: Number of logits.
         options: Passed to the model; `model_card(name).options` lists them.
@@ -273,7 +279,8 @@ def create_model(name: str, *, in_channels: int, num_classes: int, **options: An
     check_positive(in_channels=in_channels, num_classes=num_classes)
     factory = find_factory(name)
     _check_options(name, factory, options)
-    model = factory(in_channels=in_channels, num_classes=num_classes, **options)
+    sizes = {"in_channels": in_channels, "num_classes": num_classes}
+    model = factory(**_accepted(factory, sizes), **options)
     if not isinstance(model, nn.Module):
         raise OptionError(
             f"model {name!r} must be a torch.nn.Module, but its factory returned "
@@ -287,27 +294,16 @@ def find_factory(name: str) -> Factory:
     """Return what builds a model: a registered one, or that of `package.module:factory`."""
     if not isinstance(name, str):
         raise OptionError(f"a model's name must be a text, got {name!r}")
-    return _import_factory(name) if ":" in name else _MODELS[name].factory
+    if is_known_here_only(name):
+        return find_known_here(name)
+    return import_factory(name) if ":" in name else _MODELS[name].factory
 
 
-def _import_factory(name: str) -> Factory:
-    module_name, _, attribute = name.partition(":")
-    try:
-        factory = importlib.import_module(module_name)
-    except (ImportError, TypeError, ValueError) as error:
-        raise UnknownNameError(
-            f"model {name!r}: the module {module_name!r} cannot be imported ({error}); "
-            f"expected package.module:factory"
-        ) from error
-    for part in attribute.split("."):
-        factory = getattr(factory, part, None)  # type: ignore[assignment]
-    if not callable(factory):
-        raise UnknownNameError(
-            f"model {name!r}: the module {module_name!r} has no callable {attribute!r}; "
-            f"expected package.module:factory"
-        )
-    _check_factory(name, factory)
-    return factory
+def _accepted(factory: Factory, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return those of the two arguments every model has that a factory takes."""
+    parameters = inspect.signature(factory).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return {name: value for name, value in sizes.items() if takes_any or name in parameters}
 
 
 def _check_factory(name: str, factory: Factory) -> None:
@@ -321,9 +317,18 @@ def _check_factory(name: str, factory: Factory) -> None:
         ) from error
 
 
+def _parameters(name: str, factory: Factory) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"model {name!r} does not say which arguments it takes: {error}"
+        ) from error
+
+
 def _check_options(name: str, factory: Factory, options: Mapping[str, Any]) -> None:
     """Raise `OptionError` for an option the factory does not have, or one it needs."""
-    parameters = inspect.signature(factory).parameters
+    parameters = _parameters(name, factory)
     known = [p for p in parameters if p not in REQUIRED_ARGUMENTS]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for option in options:
@@ -331,6 +336,9 @@ def _check_options(name: str, factory: Factory, options: Mapping[str, Any]) -> N
             raise OptionError(unknown_name_message(f"option of model {name!r}:", option, known))
     for option in known:
         parameter = parameters[option]
-        positional = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        if parameter.default is parameter.empty and not positional and option not in options:
-            raise OptionError(f"model {name!r} needs the option {option!r}")
+        variadic = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is parameter.empty and not variadic and option not in options:
+            raise OptionError(
+                f"model {name!r} needs the option {option!r}; only in_channels and num_classes are "
+                f"given by themselves"
+            )

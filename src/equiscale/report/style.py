@@ -77,7 +77,7 @@ def style_models(models: Sequence[str]) -> dict[str, ModelStyle]:
     unknown = sorted(set(models) - set(STYLES))
     for index, name in enumerate(unknown):
         light, dark, dash, marker = _OTHERS[index % len(_OTHERS)]
-        known[name] = ModelStyle(_short_label(name), light, dark, dash, marker)
+        known[name] = ModelStyle(short_label(name), light, dark, dash, marker)
     return known
 
 
@@ -91,7 +91,7 @@ def scenario_label(scenario: str) -> str:
     return SCENARIO_LABELS[Scenario(scenario)]
 
 
-def _short_label(name: str) -> str:
+def short_label(name: str) -> str:
     """Return the last part of `package.module:factory`, with its options if it has any."""
     path, _, options = name.partition(" ")
     label = path.rpartition(":")[2] or path

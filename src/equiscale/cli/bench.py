@@ -1,0 +1,85 @@
+"""`equiscale bench`: one model through the whole benchmark, and its place among the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from equiscale.cli import options
+from equiscale.cli.sweep import (
+    create_launcher,
+    exit_if_failed,
+    parse_numbers,
+    parse_seeds,
+    print_plan,
+    run_grid,
+)
+
+
+def bench(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="my_module:MyNet, or the name of a model.")],
+    data: Annotated[
+        str, typer.Option(help="Name or file of a dataset.", rich_help_panel=options.GRID)
+    ] = "emoji",
+    scenarios: options.Scenarios = "all",
+    seeds: options.Seeds = "3",
+    lr: options.LearningRates = "",
+    select_lr: options.SelectLearningRate = False,
+    option: options.ModelOption = [],  # noqa: B006 - typer reads it, nobody changes it
+    results: options.Results = options.DEFAULT_RESULTS,
+    out: Annotated[Path | None, typer.Option(help="Also write the page.")] = None,
+    dry_run: options.DryRun = False,
+    retry_failed: options.RetryFailed = False,
+    on: options.Engine = "local",
+    workers: options.Workers = None,
+    per_gpu: options.PerGpu = 1,
+    engine_option: options.EngineOption = [],  # noqa: B006
+    device: options.Device = None,
+    threads: options.Threads = None,
+    track: options.Track = "",
+    weights: options.Weights = True,
+    batch_size: options.BatchSize = None,
+    epochs: options.Epochs = None,
+    patience: options.Patience = None,
+    optimizer: options.Optimizer = None,
+    reshuffle: options.Reshuffle = False,
+    augmentation: options.Augmentation = None,
+) -> None:
+    """Train, test and measure a model on all scenarios, and print where it stands.
+
+    Beside the published figures and every other model of the results directory. Stop it and
+    start it as you like: nothing is done twice.
+    """
+    options.allow_local_models()
+    from equiscale.benchmarking import read_benchmark
+    from equiscale.experiments.sweep import resolve_sweep
+    from equiscale.experiments.sweep_file import SweepRequest
+    from equiscale.results.store import RunStore
+
+    request = SweepRequest(
+        models=(model,),
+        data=(data,),
+        scenarios=options.split_names(scenarios),
+        seeds=parse_seeds(seeds),
+        learning_rates=parse_numbers("--lr", lr, float),
+        select_learning_rate=select_lr,
+        training=options.training_changes(context.params),
+        options={model: options.parse_assignments(option)} if option else {},
+    )
+    grid, store = resolve_sweep(request), RunStore(results)
+    launcher = create_launcher(context.params)
+    if dry_run:
+        print_plan(grid, store, launcher)
+        return
+    settings = options.job_settings(context.params, grid)
+    store.check_writable()
+    status = run_grid(grid, store, launcher, settings, retry_failed)
+    standing = read_benchmark(grid, status, store)
+    Console().print(str(standing), markup=False, highlight=False, soft_wrap=True)
+    if out is not None:
+        typer.echo(standing.write_page(out))
+    exit_if_failed(status, store)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from tests.synthetic_runs import Study, write_records
+
+from equiscale.analysis.comparison import published_accuracy
+from equiscale.analysis.runs import read_runs
+from equiscale.analysis.standings import MEASURED, PUBLISHED, rank_standings
+from equiscale.core.spec import Scenario
+from equiscale.results.key import TrainingProtocol
+
+SCENARIOS = (Scenario.MID_TO_REST, Scenario.ALL_TO_ALL)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
+    root = tmp_path_factory.mktemp("standings")
+    models = ("standard", "pixel_pool", "my_module:MyNet")
+    write_records(Study(scenarios=SCENARIOS, models=models, seeds=(1, 2)).records(), root)
+    short = TrainingProtocol(max_epochs=1)
+    write_records(Study(models=("standard",), seeds=(1,), protocol=short).records(), root)
+    one = Study(scenarios=SCENARIOS[:1], models=("disco",), seeds=(1,))
+    write_records(one.records(), root)
+    return read_runs(root).table
+
+
+@pytest.fixture(scope="module")
+def standings(table: pl.DataFrame) -> pl.DataFrame:
+    return rank_standings(table, "paper-1", "emoji", SCENARIOS)
+
+
+def row(standings: pl.DataFrame, model: str, source: str) -> dict[str, object]:
+    found = standings.filter((pl.col("model") == model) & (pl.col("source") == source))
+    assert len(found) == 1
+    return found.to_dicts()[0]
+
+
+def test_measured_and_published_stand_in_one_order(standings: pl.DataFrame) -> None:
+    placed = standings.filter(pl.col("place").is_not_null())
+    assert placed["place"].to_list() == list(range(1, len(placed) + 1))
+    assert placed["mean"].is_sorted(descending=True)
+    assert set(placed["source"]) == {MEASURED, PUBLISHED}
+    assert row(standings, "my_module:MyNet", MEASURED)["runs"] == 4
+
+
+def test_published_figures_are_those_of_the_paper(standings: pl.DataFrame) -> None:
+    cell = published_accuracy().filter(
+        (pl.col("dataset") == "emoji")
+        & (pl.col("scenario") == "mid2rest")
+        & (pl.col("model") == "pixel_pool")
+    )
+    assert row(standings, "pixel_pool", PUBLISHED)["mid2rest"] == cell["mean"][0]
+
+
+def test_a_model_without_a_scenario_has_no_place(standings: pl.DataFrame) -> None:
+    assert row(standings, "disco", MEASURED)["place"] is None
+    assert standings["model"][-1] == "disco"
+
+
+def test_costs_are_beside_standard(standings: pl.DataFrame) -> None:
+    assert row(standings, "standard", MEASURED)["epoch_ratio"] == 1
+    ratio = row(standings, "pixel_pool", MEASURED)["epoch_ratio"]
+    assert isinstance(ratio, float)
+    assert 7 < ratio < 11
+    assert row(standings, "pixel_pool", MEASURED)["equivariance_error"] is not None
+
+
+def test_other_protocols_are_not_mixed_in(table: pl.DataFrame) -> None:
+    short = rank_standings(table, "paper-1 max_epochs=1", "emoji", SCENARIOS)
+    assert set(short.filter(pl.col("source") == MEASURED)["model"]) == {"standard"}
+
+
+def test_a_dataset_of_ones_own_has_no_published_rows(table: pl.DataFrame) -> None:
+    own = table.with_columns(dataset=pl.lit("mine"), dataset_name=pl.lit("mine"))
+    found = rank_standings(own, "paper-1", "mine", SCENARIOS)
+    assert set(found["source"]) == {MEASURED}

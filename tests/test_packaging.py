@@ -1,0 +1,136 @@
+"""What an installation promises: a light import, extras that stand alone, a command that helps."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+MODULES = {
+    "build": {"PIL", "cairosvg", "skimage", "yaml", "scipy"},
+    "report": {"PIL", "matplotlib", "polars", "scipy", "yaml"},
+    "ray": {"ray", "yaml"},
+    "slurm": {"submitit"},
+    "track": {"PIL", "mlflow", "tensorboard", "yaml"},
+}
+"""Top-level modules that come with each extra, those of its dependencies too."""
+
+HIDING = """
+import importlib.abc, sys
+class Hide(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {hidden!r}:
+            raise ModuleNotFoundError(f"hidden: {{name}}", name=name)
+sys.meta_path.insert(0, Hide())
+"""
+ROOMS = {
+    "build": "import equiscale.build.emoji, equiscale.build.folder as f, equiscale.build.mnist\n"
+    "from equiscale.build.extras import import_cairosvg, import_extra\n"
+    "import_extra('PIL.Image', 'pillow'), import_extra('skimage', 'scikit-image')",
+    "report": "import equiscale.analysis.standings, equiscale.report.figures\n"
+    "import equiscale.report.page",
+    "ray": "import equiscale.experiments.launch_ray",
+    "slurm": "import equiscale.experiments.launch_slurm",
+    "track": "from equiscale.experiments.tracking import check_trackers\n"
+    "check_trackers(('tensorboard', 'mlflow'))",
+}
+
+
+def run(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *options, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def hide_all_but(*extras: str) -> str:
+    kept = set().union(*(MODULES[extra] for extra in extras))
+    return HIDING.format(hidden=sorted(set().union(*MODULES.values()) - kept))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "build",
+        "report",
+        pytest.param("ray", marks=pytest.mark.needs("ray")),
+        pytest.param("slurm", marks=pytest.mark.needs("submitit")),
+        pytest.param("track", marks=pytest.mark.needs("mlflow")),
+    ],
+)
+def test_an_extra_stands_alone(extra: str) -> None:
+    done = run(hide_all_but(extra) + ROOMS[extra])
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("extra", MODULES)
+def test_a_missing_extra_says_how_to_get_it(extra: str) -> None:
+    code = hide_all_but() + (
+        "import importlib.util\n"
+        "importlib.util.find_spec = lambda name: None\n"  # what the trackers ask
+        "from equiscale.core.errors import MissingExtraError\ntry:\n"
+        + "".join(f"    {line}\n" for line in ROOMS[extra].splitlines())
+        + "except MissingExtraError as error:\n    print(error)\n"
+    )
+    done = run(code)
+    assert f"pip install 'equiscale[{extra}]'" in done.stdout, done.stderr
+
+
+def test_without_extras_everything_else_imports() -> None:
+    code = hide_all_but() + (
+        "import equiscale.cli, equiscale.experiments.sweep, equiscale.evaluation\n"
+        "import equiscale.models, equiscale.build.folder, equiscale.results.table\n"
+    )
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, time\n"
+        "start = time.process_time(); import json, logging, dataclasses, pathlib\n"
+        "middle = time.process_time(); import equiscale; equiscale.EquiscaleError\n"
+        "end = time.process_time()\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'polars', 'matplotlib', 'rich', 'typer'}\n"
+        "print(sorted(heavy & set(sys.modules)), end - middle)\n"
+    )
+    loaded, seconds = run(code).stdout.rsplit(" ", 1)
+    assert loaded == "[]"
+    assert float(seconds) < 0.3, "CPU seconds of `import equiscale`"
+
+
+def test_help_does_not_load_torch() -> None:
+    code = (
+        "import sys\nsys.argv = ['equiscale', 'sweep', '--help']\n"
+        "import equiscale.cli\n"
+        "try:\n    equiscale.cli.main()\nexcept SystemExit:\n    pass\n"
+        "print('torch' in sys.modules)\n"
+    )
+    assert run(code).stdout.splitlines()[-1] == "False"
+
+
+def test_the_module_is_the_command_and_completes(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SOURCE),
+        "_EQUISCALE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "equiscale sw",
+        "COMP_CWORD": "1",
+    }
+    code = "import sys; sys.argv = ['equiscale']; from equiscale.cli import main; main()"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["sweep"], done.stderr
+    for name in ("_EQUISCALE_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
+        environment.pop(name)
+    command = [sys.executable, "-m", "equiscale", "--version"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == __import__("equiscale").__version__
+
+
+def test_package_is_typed() -> None:
+    assert (SOURCE / "equiscale" / "py.typed").exists()
