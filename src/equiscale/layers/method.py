@@ -98,7 +98,7 @@ def spectral_work(x: Tensor, weight: Tensor, geometry: Geometry) -> Work:
     """Kernel spectra, products and inverse transforms, and the maps without their frames."""
     height, width = geometry.input_size
     added = _period(geometry)
-    frequencies = (height + added) // 2 + 1, (width + added) // 2 + 1
+    frequencies = (height + added + 1) // 2, (width + added + 1) // 2
     extents = [_extents(geometry, size) for size in geometry.kernel_sizes]
     products = multiply_adds(frequencies, extents, x.shape[0], weight.shape)
     pixels = sum(height * width for height, width in extents)

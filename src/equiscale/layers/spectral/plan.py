@@ -202,7 +202,7 @@ def _axis_plan(
     sizes = [function.shape[0] for function in functions]
     length, period, centre = frame.period_and_centre(axis, sizes[-1])
     extents = [frame.extent(axis, size) for size in sizes]
-    omega = 2 * math.pi * torch.arange(period // 2 + 1, dtype=torch.float64) / period
+    omega = _frequencies(period)
     inputs = torch.outer(omega, torch.arange(length, dtype=torch.float64) - centre)
     outputs = torch.outer(_nonnegative_outputs(extents[0]), omega)
     # Row frequencies come in pairs ±u that are both computed, so that each counts half.
@@ -263,12 +263,21 @@ def _nonnegative_outputs(extent: int) -> Tensor:
     return torch.arange((extent + 1) // 2, dtype=torch.float64) + first
 
 
+def _frequencies(period: int) -> Tensor:
+    """Return the frequencies ω ≥ 0 of a transform, half a step off zero for an even period.
+
+    With half steps what wraps around changes its sign, which concerns no valid output. In return
+    no frequency is its own mirror image: an even period needs period/2 of them, not one more.
+    """
+    steps = torch.arange((period + 1) // 2, dtype=torch.float64)
+    return 2 * math.pi * (steps + (0.0 if period % 2 else 0.5)) / period
+
+
 def _frequency_weights(period: int) -> Tensor:
-    """Return how often each frequency 0…⌊period/2⌋ occurs in a real inverse transform."""
-    weight = torch.full((period // 2 + 1,), 2.0 / period, dtype=torch.float64)
-    weight[0] = 1.0 / period
-    if period % 2 == 0:
-        weight[-1] = 1.0 / period
+    """Return what each frequency, together with its mirror image, counts in the inverse."""
+    weight = torch.full(((period + 1) // 2,), 2.0 / period, dtype=torch.float64)
+    if period % 2:
+        weight[0] = 1.0 / period
     return weight
 
 
