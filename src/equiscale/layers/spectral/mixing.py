@@ -1,12 +1,12 @@
 """Steps 3 and 4: mix the channels, and undo the transform of the rows.
 
 Two orders of the same sums. `FrequencyMixing` multiplies spectra, one matrix product per frequency,
-and then transforms the output channels back along their rows. With one input channel there is
-little to multiply, and transforming back dominates: `RowMixing` transforms the few input channels
-back instead, once for each of the kernel's k row functions, and mixes afterwards.
+and then transforms the output channels back along their rows. `RowMixing` transforms the input
+channels back instead, once for each of the kernel's k row functions, and mixes afterwards: this
+is faster where there is little to mix, or where a map has few rows.
 
-Both return maps as `[V, h, (R, M)]`: spectra along the columns' axis, at the rows δy ≥ 0, of a part
-that is even in δy (sums over cosines) and one that is odd (sums over sines).
+Both return maps as `[R, V, h, M]`: real and imaginary part of spectra along the columns' axis, at
+the rows δy ≥ 0, of a part that is even in δy (sums over cosines) and one that is odd (over sines).
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ _SAMPLES_FOR_ROWS = 8  # below, its matrices are too narrow to multiply fast
 class Mixing(Protocol):
     """From spectra of the input to rows of the maps of one kernel size, and the transpose."""
 
+    def take_rows(self, h: int) -> tuple[Tensor, Tensor]:
+        """Return memory for both parts of h rows, `[R, V, h, M]`, in the order that suits."""
+
     def forward(self, scale_index: int) -> tuple[Tensor, Tensor]:
-        """Return the even and odd parts, `[V, h, (R, M)]`; the next call overwrites them."""
+        """Return the even and odd parts, `[R, V, h, M]`; the next call overwrites them."""
 
     def backward(
         self, scale_index: int, even: Tensor, odd: Tensor, spectrum_grad: Tensor | None
@@ -38,7 +41,7 @@ class Mixing(Protocol):
 
         Args:
             scale_index: Which kernel size.
-            even: `[V, h, (R, M)]` gradient of the even part.
+            even: `[R, V, h, M]` gradient of the even part.
             odd: That of the odd part.
             spectrum_grad: What the input's spectrum receives is added here, unless None.
 
@@ -66,38 +69,44 @@ class FrequencyMixing:
         self._problem, self._workspace = problem, workspace
         self._chunks = [_Chunk(problem, columns, workspace) for columns in _split(problem)]
 
+    def take_rows(self, h: int) -> tuple[Tensor, Tensor]:
+        """See `Mixing.take_rows`: real and imaginary parts are transformed together."""
+        V, M = self._problem.plan.columns.num_frequencies, self._problem.num_maps
+        even, odd = (self._workspace.take(name, V, h, 2, M) for name in ("even", "odd"))
+        return even.movedim(2, 0), odd.movedim(2, 0)
+
     def forward(self, scale_index: int) -> tuple[Tensor, Tensor]:
         """See `Mixing.forward`."""
         plan, h = self._problem.plan, self._problem.plan.rows.half(scale_index)
+        even, odd = self.take_rows(h)
         cosine, sine = plan.rows.cosine[:h], plan.rows.sine[:h]
-        shape = (plan.columns.num_frequencies, h, 2 * self._problem.num_maps)
-        even, odd = (self._workspace.take(name, *shape) for name in ("even", "odd"))
         columns = column_spectra(self._problem, scale_index, self._workspace)
         rows = row_transform(plan, scale_index)
         for chunk in self._chunks:
             chunk.make_kernels(rows, columns)
             chunk.multiply()
-            torch.bmm(cosine.expand(chunk.length, -1, -1), chunk.total, out=even[chunk.columns])
-            torch.bmm(sine.expand(chunk.length, -1, -1), chunk.difference, out=odd[chunk.columns])
+            chunk.transform(cosine, chunk.total, even)
+            chunk.transform(sine, chunk.difference, odd)
         return even, odd
 
     def backward(
         self, scale_index: int, even: Tensor, odd: Tensor, spectrum_grad: Tensor | None
     ) -> Tensor:
         """See `Mixing.backward`."""
-        plan, h = self._problem.plan, even.shape[1]
+        plan, h = self._problem.plan, even.shape[2]
         cosine, sine = plan.rows.cosine[:h].T, plan.rows.sine[:h].T
         columns = column_spectra(self._problem, scale_index, self._workspace)
         rows = row_transform(plan, scale_index)
         result = self._workspace.take("columns_grad", *columns.shape)
         for chunk in self._chunks:
-            own, length = chunk.columns, chunk.length
-            torch.bmm(cosine.expand(length, -1, -1), even[own], out=chunk.total)
-            torch.bmm(sine.expand(length, -1, -1), odd[own], out=chunk.difference)
+            chunk.transform_backward(cosine, even, chunk.total)
+            chunk.transform_backward(sine, odd, chunk.difference)
             if spectrum_grad is not None:
                 chunk.make_kernels(rows, columns)
             chunk.multiply_backward(spectrum_grad)
-            torch.bmm(rows.T.expand(length, -1, -1), chunk.kernels, out=result[own])
+            torch.bmm(
+                rows.T.expand(chunk.length, -1, -1), chunk.kernels, out=result[chunk.columns]
+            )
         return result
 
 
@@ -147,6 +156,16 @@ class _Chunk:
         torch.add(self._plus, self._minus, out=self._total)
         torch.sub(self._plus, self._minus, out=self._difference)
 
+    def transform(self, wave: Tensor, spectra: Tensor, rows: Tensor) -> None:
+        """Evaluate `[V, U, (R, M)]` at the rows of `[R, V, h, M]`, here in `take_rows`' order."""
+        own = rows.movedim(0, 2)[self.columns].flatten(2)
+        torch.bmm(wave.expand(self.length, -1, -1), spectra, out=own)
+
+    def transform_backward(self, wave: Tensor, rows: Tensor, spectra: Tensor) -> None:
+        """Transpose of `transform`."""
+        own = rows.movedim(0, 2)[self.columns].flatten(2)
+        torch.bmm(wave.expand(self.length, -1, -1), own, out=spectra)
+
     def multiply_backward(self, spectrum_grad: Tensor | None) -> None:
         """Replace the kernels by their gradient, after adding that of the input."""
         torch.add(self._total, self._difference, out=self._plus)
@@ -162,23 +181,27 @@ class RowMixing:
 
     def __init__(self, problem: Problem, workspace: Workspace) -> None:
         self._problem, self._workspace = problem, workspace
-        V, _, U, _, N2, C2 = problem.spectrum.shape
-        plus, minus = problem.spectrum.view(V, 2, U, N2, C2).transpose(3, 4).unbind(1)
-        self._total = (plus + minus).flatten(2)
-        self._difference = (plus - minus).flatten(2)
+        N, C2 = problem.num_samples, problem.spectrum.shape[5]
+        self._samples_last = N >= C2  # long runs of numbers are copied faster
+        plus, minus = problem.spectrum[:, :, :, 0, :N].unbind(1)
+        self._total, self._difference = (
+            (part.transpose(2, 3) if self._samples_last else part).flatten(2)
+            for part in (plus + minus, plus - minus)
+        )
+
+    def take_rows(self, h: int) -> tuple[Tensor, Tensor]:
+        """See `Mixing.take_rows`: real and imaginary parts are results of different products."""
+        V, M = self._problem.plan.columns.num_frequencies, self._problem.num_maps
+        return self._workspace.take("even", 2, V, h, M), self._workspace.take("odd", 2, V, h, M)
 
     def forward(self, scale_index: int) -> tuple[Tensor, Tensor]:
         """See `Mixing.forward`."""
-        plan, h = self._problem.plan, self._problem.plan.rows.half(scale_index)
-        shape = (plan.columns.num_frequencies, h, 2 * self._problem.num_maps)
-        even, odd = (self._workspace.take(name, *shape) for name in ("even", "odd"))
-        columns = self._column_matrices(scale_index)
+        even, odd = self.take_rows(self._problem.plan.rows.half(scale_index))
+        kernels = self._kernel_matrices(scale_index)
         for result, responses in zip((even, odd), self._responses(scale_index), strict=True):
-            torch.bmm(
-                responses.transpose(1, 2),
-                columns,
-                out=result.view(len(result), -1, columns.shape[2]),
-            )
+            for part, matrices in zip(result, kernels, strict=True):
+                out = part.view(len(part), -1, matrices.shape[2])
+                torch.bmm(responses, matrices, out=out)
         return even, odd
 
     def backward(
@@ -186,38 +209,54 @@ class RowMixing:
     ) -> Tensor:
         """See `Mixing.backward`; the input's gradient is left to `FrequencyMixing`."""
         assert spectrum_grad is None
-        out_channels = self._problem.weight.shape[-1]
+        C, O = self._problem.weight.shape[3:]
         result: Tensor | None = None
-        for grad, responses in zip((even, odd), self._responses(scale_index), strict=True):
-            term = torch.bmm(responses, grad.reshape(len(grad), -1, out_channels))
-            result = term if result is None else result + term
+        for grads, responses in zip((even, odd), self._responses(scale_index), strict=True):
+            real, imag = (
+                torch.bmm(responses.transpose(1, 2), grad.reshape(len(grad), -1, O)).view(
+                    len(grad), -1, 2, C * O
+                )
+                for grad in grads
+            )
+            real[:, :, 0] += imag[:, :, 1]
+            real[:, :, 1] -= imag[:, :, 0]
+            result = real if result is None else result + real
         assert result is not None
-        functions = row_transform(self._problem.plan, scale_index).shape[1]
-        return result.view(len(result), functions, -1)
+        return result.flatten(2)
 
-    def _column_matrices(self, scale_index: int) -> Tensor:
-        """Return `[V, (r, R, C), O]`: the kernels' spectra along the columns' axis."""
+    def _kernel_matrices(self, scale_index: int) -> tuple[Tensor, Tensor]:
+        """Return `[V, (r, R, C), O]` twice: what makes the real and the imaginary part."""
         columns = column_spectra(self._problem, scale_index, self._workspace)
-        return columns.view(len(columns), -1, self._problem.weight.shape[-1])
+        V, (C, O) = len(columns), self._problem.weight.shape[3:]
+        by_part = columns.view(V, -1, 2, C * O)
+        turned = self._workspace.take("turned", *by_part.shape)
+        torch.neg(by_part[:, :, 1], out=turned[:, :, 0])
+        turned[:, :, 1] = by_part[:, :, 0]
+        return columns.view(V, -1, O), turned.view(V, -1, O)
 
     def _responses(self, scale_index: int) -> Iterator[Tensor]:
-        """Yield `[V, (r, R, C), (h, R, N)]`, even and odd in δy: responses to row functions."""
-        plan = self._problem.plan
-        basis, h = plan.rows.kernels[scale_index], plan.rows.half(scale_index)
-        N2, C2 = self._problem.spectrum.shape[4:]
+        """Yield `[V, (h, N), (r, R, C)]`, even and odd in δy: responses to row functions."""
+        rows, h = self._problem.plan.rows, self._problem.plan.rows.half(scale_index)
+        basis = rows.kernels[scale_index]
+        N, C2 = self._problem.num_samples, self._problem.spectrum.shape[5]
+        V, num_even, num_odd = len(self._total), basis.even.shape[1], basis.odd.shape[1]
         for wave, first, second in (
-            (plan.rows.cosine[:h], self._total, self._difference),
-            (plan.rows.sine[:h], self._difference, self._total),
+            (rows.cosine[:h], self._total, self._difference),
+            (rows.sine[:h], self._difference, self._total),
         ):
-            num_even, num_odd = basis.even.shape[1], basis.odd.shape[1]
-            V = len(first)
-            result = self._workspace.take("responses", V, num_even + num_odd, C2, h, N2)
+            result = self._workspace.take("responses", V * h * N * (num_even + num_odd) * C2)
+            if self._samples_last:
+                by_function = result.view(V, -1, C2, h, N).transpose(2, 3)
+                matrices = result.view(V, -1, h * N).transpose(1, 2)
+            else:
+                by_function = result.view(V, h, N, -1, C2).movedim(3, 1)
+                matrices = result.view(V, h * N, -1)
             for place, functions, spectrum in (
-                (result[:, :num_even], basis.even, first),
-                (result[:, num_even:], -basis.odd, second),
+                (by_function[:, :num_even], basis.even, first),
+                (by_function[:, num_even:], -basis.odd, second),
             ):
                 matrix = (functions.T[:, None] * wave).flatten(0, 1)
-                out = self._workspace.take("response", V, len(matrix), C2 * N2)
+                out = self._workspace.take("response", V, len(matrix), C2 * N)
                 torch.bmm(matrix.expand(V, -1, -1), spectrum, out=out)
-                place.copy_(out.view(V, -1, h, C2, N2).transpose(2, 3))
-            yield result.flatten(3).flatten(1, 2)
+                place.copy_(out.view(place.shape))
+            yield matrices

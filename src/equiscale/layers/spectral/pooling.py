@@ -26,7 +26,7 @@ from equiscale.layers.spectral.workspace import Workspace
 _BLOCK_BYTES = 1 << 20
 
 Rows = tuple[Tensor, Tensor]
-"""Even and odd part of the maps of one kernel size, `[V, h, (R, M)]` each."""
+"""Even and odd part of the maps of one kernel size, `[R, V, h, M]` each."""
 
 
 def rows_by_scale(
@@ -44,10 +44,10 @@ def blocks_of_rows(
     """Yield maps a few rows at a time, so that what is done with them stays in the cache."""
     even, odd = rows
     h, w = plan.halves(scale_index)
-    step = max(1, _BLOCK_BYTES // (2 * w * even.shape[2] * even.element_size()))
+    step = max(1, _BLOCK_BYTES // (4 * w * even.shape[3] * even.element_size()))
     for first in range(0, h, step):
         block = slice(first, min(first + step, h))
-        yield block, synthesise_columns(even[:, block], odd[:, block], plan, w, workspace)
+        yield block, synthesise_columns(even[:, :, block], odd[:, :, block], plan, w, workspace)
 
 
 def stack_forward(problem: Problem, bias: Tensor | None) -> Tensor:
@@ -165,7 +165,7 @@ def _keep_slices(
     if not len(maps):
         return
     h, w = plan.halves(scale_index)
-    even, odd = (part.unflatten(2, (2, -1)).index_select(3, maps).flatten(2) for part in rows)
+    even, odd = (part.index_select(3, maps) for part in rows)
     chosen = quadrants(synthesise_columns(even, odd, plan, w, workspace), workspace)
     slices[:, :h, :w].index_copy_(3, maps, chosen)
 

@@ -27,8 +27,8 @@ class Parts(NamedTuple):
 def synthesise_columns(
     even: Tensor, odd: Tensor, plan: Plan, half: int, workspace: Workspace
 ) -> Parts:
-    """`2 × [V, h, (R, M)] -> 4 × [h, w, M]`: evaluate the maps at the columns δx ≥ 0."""
-    h = even.shape[1]
+    """`2 × [R, V, h, M] -> 4 × [h, w, M]`: evaluate the maps at the columns δx ≥ 0."""
+    h = even.shape[2]
     cosine = plan.columns.cosine[:half].expand(h, -1, -1)
     sine = plan.columns.sine[:half].expand(h, -1, -1)
     (even_real, even_imag), (odd_real, odd_imag) = _by_row(even), _by_row(odd)
@@ -41,15 +41,15 @@ def synthesise_columns(
 
 
 def _by_row(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """`[V, h, (R, M)] -> 2 × [h, V, M]`: views of real and imaginary part, row by row."""
-    real, imag = rows.unflatten(2, (2, -1)).transpose(0, 1).unbind(2)
+    """`[R, V, h, M] -> 2 × [h, V, M]`: views of real and imaginary part, row by row."""
+    real, imag = rows.transpose(1, 2)
     return real, imag
 
 
 def synthesise_columns_adjoint(
-    quarters: Tensor, plan: Plan, workspace: Workspace
-) -> tuple[Tensor, Tensor]:
-    """`[4, h, w, M] -> 2 × [V, h, (R, M)]`: transpose of the above and of `quadrants`."""
+    quarters: Tensor, even: Tensor, odd: Tensor, plan: Plan, workspace: Workspace
+) -> None:
+    """`[4, h, w, M] -> 2 × [R, V, h, M]`: transpose of the above and of `quadrants`."""
     _, h, w, M = quarters.shape
     plus, minus = quarters.unflatten(0, (2, 2)).unbind(0)
     sums, differences = workspace.take("sums", 2, 2, h, w, M).unbind(0)
@@ -62,15 +62,12 @@ def synthesise_columns_adjoint(
     torch.sub(differences[0], differences[1], out=parts[3])
     cosine = plan.columns.cosine[:w].T.expand(h, -1, -1)
     sine = plan.columns.sine[:w].T.expand(h, -1, -1)
-    even = workspace.take("even", cosine.shape[1], h, 2 * M)
-    odd = workspace.take("odd", cosine.shape[1], h, 2 * M)
     row = workspace.take("row", h, cosine.shape[1], M)
     (even_real, even_imag), (odd_real, odd_imag) = _by_row(even), _by_row(odd)
     even_real.copy_(torch.bmm(cosine, parts[0], out=row))
     even_imag.copy_(torch.bmm(sine, parts[1], out=row))
     odd_imag.copy_(torch.bmm(cosine, parts[2], out=row))
     odd_real.copy_(torch.bmm(sine, parts[3], out=row))
-    return even, odd
 
 
 def even_and_odd(parts: Parts, workspace: Workspace) -> tuple[Tensor, Tensor]:
