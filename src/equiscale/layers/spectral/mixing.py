@@ -12,13 +12,14 @@ the rows δy ≥ 0, of a part that is even in δy (sums over cosines) and one th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from equiscale.layers.spectral.analysis import Problem
-from equiscale.layers.spectral.kernels import column_spectra, row_transform
+from equiscale.layers.spectral.kernels import column_spectra, transform_columns
 from equiscale.layers.spectral.workspace import Workspace
 
 _CHUNK_BYTES = 3 << 19
@@ -50,12 +51,32 @@ class Mixing(Protocol):
         """
 
 
-def make_mixing(problem: Problem, workspace: Workspace, input_wanted: bool = False) -> Mixing:
-    """Return the faster order of the sums: rows first for one channel and a batch of images."""
-    one_channel = problem.groups == 1 and problem.weight.shape[3] == 1
+def make_mixing(problem: Problem, workspace: Workspace, input_wanted: bool) -> Mixing:
+    """Return the order of the sums for backward passes: rows first for one channel."""
+    one_channel = problem.groups == 1 and problem.weight.shape[4] == 1
     if one_channel and problem.num_samples >= _SAMPLES_FOR_ROWS and not input_wanted:
         return RowMixing(problem, workspace)
     return FrequencyMixing(problem, workspace)
+
+
+class FasterMixing:
+    """Take the order of the sums that is faster for each kernel size; forward only."""
+
+    def __init__(self, problem: Problem, workspace: Workspace) -> None:
+        self._problem, self._workspace, self._task = problem, workspace, problem.task
+
+    def forward(self, scale_index: int) -> tuple[Tensor, Tensor]:
+        """See `Mixing.forward`."""
+        rows_first = self._task.rows_come_first(self._problem.plan.rows.half(scale_index))
+        return (self._by_row if rows_first else self._by_frequency).forward(scale_index)
+
+    @cached_property
+    def _by_row(self) -> RowMixing:
+        return RowMixing(self._problem, self._workspace)
+
+    @cached_property
+    def _by_frequency(self) -> FrequencyMixing:
+        return FrequencyMixing(self._problem, self._workspace)
 
 
 class FrequencyMixing:
@@ -79,14 +100,15 @@ class FrequencyMixing:
         """See `Mixing.forward`."""
         plan, h = self._problem.plan, self._problem.plan.rows.half(scale_index)
         even, odd = self.take_rows(h)
-        cosine, sine = plan.rows.cosine[:h], plan.rows.sine[:h]
+        by_column = _by_column(even), _by_column(odd)
+        cosine, sine = plan.rows.waves[:, :h].unbind()
         columns = column_spectra(self._problem, scale_index, self._workspace)
-        rows = row_transform(plan, scale_index)
+        rows = plan.rows.kernels[scale_index].signed
         for chunk in self._chunks:
             chunk.make_kernels(rows, columns)
             chunk.multiply()
-            chunk.transform(cosine, chunk.total, even)
-            chunk.transform(sine, chunk.difference, odd)
+            chunk.transform(cosine, chunk.total, by_column[0])
+            chunk.transform(sine, chunk.difference, by_column[1])
         return even, odd
 
     def backward(
@@ -94,20 +116,24 @@ class FrequencyMixing:
     ) -> Tensor:
         """See `Mixing.backward`."""
         plan, h = self._problem.plan, even.shape[2]
-        cosine, sine = plan.rows.cosine[:h].T, plan.rows.sine[:h].T
+        by_column = _by_column(even), _by_column(odd)
+        cosine, sine = plan.rows.waves[:, :h].transpose(1, 2).unbind()
         columns = column_spectra(self._problem, scale_index, self._workspace)
-        rows = row_transform(plan, scale_index)
+        rows = plan.rows.kernels[scale_index].signed
         result = self._workspace.take("columns_grad", *columns.shape)
         for chunk in self._chunks:
-            chunk.transform_backward(cosine, even, chunk.total)
-            chunk.transform_backward(sine, odd, chunk.difference)
+            chunk.transform_backward(cosine, by_column[0], chunk.total)
+            chunk.transform_backward(sine, by_column[1], chunk.difference)
             if spectrum_grad is not None:
                 chunk.make_kernels(rows, columns)
             chunk.multiply_backward(spectrum_grad)
-            torch.bmm(
-                rows.T.expand(chunk.length, -1, -1), chunk.kernels, out=result[chunk.columns]
-            )
+            torch.bmm(rows.T.expand(chunk.length, -1, -1), chunk.kernels, out=result[chunk.columns])
         return result
+
+
+def _by_column(rows: Tensor) -> Tensor:
+    """`[R, V, h, M] -> [V, h, (R, M)]`: a view of what `FrequencyMixing.take_rows` returns."""
+    return rows.movedim(0, 2).flatten(2)
 
 
 def _split(problem: Problem) -> Iterator[slice]:
@@ -157,14 +183,12 @@ class _Chunk:
         torch.sub(self._plus, self._minus, out=self._difference)
 
     def transform(self, wave: Tensor, spectra: Tensor, rows: Tensor) -> None:
-        """Evaluate `[V, U, (R, M)]` at the rows of `[R, V, h, M]`, here in `take_rows`' order."""
-        own = rows.movedim(0, 2)[self.columns].flatten(2)
-        torch.bmm(wave.expand(self.length, -1, -1), spectra, out=own)
+        """`[V, U, (R, M)] -> [V, h, (R, M)]`: evaluate spectra at the rows δy ≥ 0."""
+        torch.bmm(wave.expand(self.length, -1, -1), spectra, out=rows[self.columns])
 
     def transform_backward(self, wave: Tensor, rows: Tensor, spectra: Tensor) -> None:
         """Transpose of `transform`."""
-        own = rows.movedim(0, 2)[self.columns].flatten(2)
-        torch.bmm(wave.expand(self.length, -1, -1), own, out=spectra)
+        torch.bmm(wave.expand(self.length, -1, -1), rows[self.columns], out=spectra)
 
     def multiply_backward(self, spectrum_grad: Tensor | None) -> None:
         """Replace the kernels by their gradient, after adding that of the input."""
@@ -188,6 +212,10 @@ class RowMixing:
             (part.transpose(2, 3) if self._samples_last else part).flatten(2)
             for part in (plus + minus, plus - minus)
         )
+        real, imag = problem.weight.unbind(3)
+        turned = torch.stack([-imag, real], dim=3)
+        self._weights = torch.stack([problem.weight, turned], dim=1)
+        self._turned_waves = -problem.plan.rows.waves.flip(0)
 
     def take_rows(self, h: int) -> tuple[Tensor, Tensor]:
         """See `Mixing.take_rows`: real and imaginary parts are results of different products."""
@@ -199,9 +227,9 @@ class RowMixing:
         even, odd = self.take_rows(self._problem.plan.rows.half(scale_index))
         kernels = self._kernel_matrices(scale_index)
         for result, responses in zip((even, odd), self._responses(scale_index), strict=True):
-            for part, matrices in zip(result, kernels, strict=True):
-                out = part.view(len(part), -1, matrices.shape[2])
-                torch.bmm(responses, matrices, out=out)
+            for part, matrices in zip(result.flatten(2).unbind(), kernels, strict=True):
+                V, _, O = matrices.shape
+                torch.bmm(responses, matrices, out=part.view(V, -1, O))
         return even, odd
 
     def backward(
@@ -209,14 +237,12 @@ class RowMixing:
     ) -> Tensor:
         """See `Mixing.backward`; the input's gradient is left to `FrequencyMixing`."""
         assert spectrum_grad is None
-        C, O = self._problem.weight.shape[3:]
+        V, C, O = len(self._total), *self._problem.weight.shape[4:]
         result: Tensor | None = None
         for grads, responses in zip((even, odd), self._responses(scale_index), strict=True):
             real, imag = (
-                torch.bmm(responses.transpose(1, 2), grad.reshape(len(grad), -1, O)).view(
-                    len(grad), -1, 2, C * O
-                )
-                for grad in grads
+                torch.bmm(responses.transpose(1, 2), grad.reshape(V, -1, O)).view(V, -1, 2, C * O)
+                for grad in grads.unbind()
             )
             real[:, :, 0] += imag[:, :, 1]
             real[:, :, 1] -= imag[:, :, 0]
@@ -224,39 +250,50 @@ class RowMixing:
         assert result is not None
         return result.flatten(2)
 
-    def _kernel_matrices(self, scale_index: int) -> tuple[Tensor, Tensor]:
+    def _kernel_matrices(self, scale_index: int) -> tuple[Tensor, ...]:
         """Return `[V, (r, R, C), O]` twice: what makes the real and the imaginary part."""
-        columns = column_spectra(self._problem, scale_index, self._workspace)
-        V, (C, O) = len(columns), self._problem.weight.shape[3:]
-        by_part = columns.view(V, -1, 2, C * O)
-        turned = self._workspace.take("turned", *by_part.shape)
-        torch.neg(by_part[:, :, 1], out=turned[:, :, 0])
-        turned[:, :, 1] = by_part[:, :, 0]
-        return columns.view(V, -1, O), turned.view(V, -1, O)
+        spectra = transform_columns(self._weights, self._problem, scale_index, self._workspace)
+        return spectra.unflatten(2, (-1, self._weights.shape[-1])).unbind(1)
 
     def _responses(self, scale_index: int) -> Iterator[Tensor]:
         """Yield `[V, (h, N), (r, R, C)]`, even and odd in δy: responses to row functions."""
-        rows, h = self._problem.plan.rows, self._problem.plan.rows.half(scale_index)
-        basis = rows.kernels[scale_index]
-        N, C2 = self._problem.num_samples, self._problem.spectrum.shape[5]
-        V, num_even, num_odd = len(self._total), basis.even.shape[1], basis.odd.shape[1]
-        for wave, first, second in (
-            (rows.cosine[:h], self._total, self._difference),
-            (rows.sine[:h], self._difference, self._total),
+        E, h = self._problem.plan.num_even, self._problem.plan.rows.half(scale_index)
+        total, difference = self._transform_rows(scale_index)
+        for first, second in ((total, difference), (difference, total)):
+            result, by_function = self._take_responses(total.shape[1], h)
+            by_function[:, :E].copy_(first[:, :E])
+            by_function[:, E:].copy_(second[:, E:])
+            yield result
+
+    def _take_responses(self, functions: int, h: int) -> tuple[Tensor, Tensor]:
+        """Return memory of shape `[V, (h, N), (r, R, C)]`, and its view `[V, r, h, ...]`."""
+        N, C2, V = self._problem.num_samples, self._problem.spectrum.shape[5], len(self._total)
+        if self._samples_last:
+            memory = self._workspace.take("responses", V, functions, C2, h, N)
+            return memory.flatten(3).flatten(1, 2).transpose(1, 2), memory.transpose(2, 3)
+        memory = self._workspace.take("responses", V, h, N, functions, C2)
+        return memory.flatten(3).flatten(1, 2), memory.movedim(3, 1)
+
+    def _transform_rows(self, scale_index: int) -> Iterator[Tensor]:
+        """Yield `[V, r, h, ...]`: total and difference at the rows δy ≥ 0, per row function.
+
+        Of the total, even functions make the part even in δy and odd ones that odd in δy; of the
+        difference it is the other way round.
+        """
+        rows, E = self._problem.plan.rows, self._problem.plan.num_even
+        functions, h = rows.kernels[scale_index].functions.T[:, None], rows.half(scale_index)
+        r, _, U = functions.shape
+        matrices = self._workspace.take("matrices", 2, r, h, U)
+        torch.mul(functions[:E], rows.waves[:, None, :h], out=matrices[:, :E])
+        torch.mul(functions[E:], self._turned_waves[:, None, :h], out=matrices[:, E:])
+        N, C2, V = self._problem.num_samples, self._problem.spectrum.shape[5], len(self._total)
+        last = (C2, N) if self._samples_last else (N, C2)
+        for name, matrix, spectrum in zip(
+            ("total_rows", "difference_rows"),
+            matrices.flatten(1, 2).unbind(),
+            (self._total, self._difference),
+            strict=True,
         ):
-            result = self._workspace.take("responses", V * h * N * (num_even + num_odd) * C2)
-            if self._samples_last:
-                by_function = result.view(V, -1, C2, h, N).transpose(2, 3)
-                matrices = result.view(V, -1, h * N).transpose(1, 2)
-            else:
-                by_function = result.view(V, h, N, -1, C2).movedim(3, 1)
-                matrices = result.view(V, h * N, -1)
-            for place, functions, spectrum in (
-                (by_function[:, :num_even], basis.even, first),
-                (by_function[:, num_even:], -basis.odd, second),
-            ):
-                matrix = (functions.T[:, None] * wave).flatten(0, 1)
-                out = self._workspace.take("response", V, len(matrix), C2 * N)
-                torch.bmm(matrix.expand(V, -1, -1), spectrum, out=out)
-                place.copy_(out.view(place.shape))
-            yield matrices
+            out = self._workspace.take(name, V, r * h, N * C2)
+            torch.bmm(matrix.expand(V, -1, -1), spectrum, out=out)
+            yield out.view(V, r, h, *last)

@@ -59,12 +59,12 @@ class KernelBasis:
     one of its two transforms is kept.
 
     Attributes:
-        even: `[U, E]` cosine transforms.
-        odd: `[U, D]` sine transforms.
+        functions: `[U, r]` cosine transforms of the even, then sine transforms of the odd ones.
+        signed: `[(±, U), r]` the same at frequencies -u and u: sines change their sign.
     """
 
-    even: Tensor
-    odd: Tensor
+    functions: Tensor
+    signed: Tensor
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,15 @@ class AxisPlan:
 
     Attributes:
         analysis: `[2U, n]` cosines, then sines, that transform the input.
-        cosine: `[h, U]` even half of the inverse transform, at outputs δ ≥ 0.
-        sine: `[h, U]` odd half of it.
+        waves: `[2, h, U]` even (cosines) and odd half (sines) of the inverse transform, at
+            outputs δ ≥ 0.
         extents: Length of each map, one per kernel size.
         kernels: Basis of each kernel size.
         starts: First input pixel under the kernel at output 0, one per kernel size.
     """
 
     analysis: Tensor
-    cosine: Tensor
-    sine: Tensor
+    waves: Tensor
     extents: tuple[int, ...]
     kernels: tuple[KernelBasis, ...]
     starts: tuple[int, ...]
@@ -90,7 +89,7 @@ class AxisPlan:
     @property
     def num_frequencies(self) -> int:
         """Number U of frequencies that a real sequence needs."""
-        return self.cosine.shape[1]
+        return self.waves.shape[2]
 
     def half(self, scale_index: int) -> int:
         """Number of outputs δ ≥ 0 of a map."""
@@ -116,6 +115,16 @@ class Plan:
     even: slice
     odd: slice
     resampling: Tensor
+
+    @property
+    def num_even(self) -> int:
+        """Number of functions with a cosine transform, which come first."""
+        return self.even.stop - self.even.start
+
+    @property
+    def num_functions(self) -> int:
+        """Number r of functions along an axis, those with both transforms counted twice."""
+        return self.num_even + self.odd.stop - self.odd.start
 
     @property
     def num_scales(self) -> int:
@@ -209,8 +218,7 @@ def _axis_plan(
     weight = _frequency_weights(period) * (0.5 if axis == 0 else 1.0)
     return AxisPlan(
         analysis=cast(torch.cat([inputs.cos(), inputs.sin()])),
-        cosine=cast(outputs.cos() * weight),
-        sine=cast(outputs.sin() * weight),
+        waves=cast(torch.stack([outputs.cos(), outputs.sin()]) * weight),
         extents=tuple(extents),
         kernels=tuple(_kernel_basis(function, omega, even, odd, cast) for function in functions),
         starts=tuple(
@@ -251,10 +259,9 @@ def _kernel_basis(
 ) -> KernelBasis:
     size = function.shape[0]
     phase = torch.outer(omega, torch.arange(size, dtype=torch.float64) - (size - 1) / 2)
-    return KernelBasis(
-        even=cast(phase.cos() @ function[:, even]),
-        odd=cast(phase.sin() @ function[:, odd]),
-    )
+    cosines, sines = phase.cos() @ function[:, even], phase.sin() @ function[:, odd]
+    functions, mirrored = torch.cat([cosines, sines], 1), torch.cat([cosines, -sines], 1)
+    return KernelBasis(cast(functions), cast(torch.cat([mirrored, functions])))
 
 
 def _nonnegative_outputs(extent: int) -> Tensor:
