@@ -49,7 +49,8 @@ def test_rows_come_first_where_there_is_little_to_mix() -> None:
 
 def test_rows_come_first_for_few_rows() -> None:
     chosen = [make_task(16, 16).rows_come_first(h) for h in range(1, 27)]
-    assert chosen[0] and not chosen[-1]
+    assert chosen[0]
+    assert not chosen[-1]
     assert chosen == sorted(chosen, reverse=True)
 
 
