@@ -11,7 +11,7 @@ from torch import Tensor
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 from equiscale.layers.geometry import Geometry
-from equiscale.layers.spectral.cost import multiply_adds
+from equiscale.layers.spectral.cost import Task
 
 Method = Literal["auto", "direct", "spectral"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -98,12 +98,19 @@ def spectral_work(x: Tensor, weight: Tensor, geometry: Geometry) -> Work:
     """Kernel spectra, products and inverse transforms, and the maps without their frames."""
     height, width = geometry.input_size
     added = _period(geometry)
-    frequencies = (height + added) // 2 + 1, (width + added) // 2 + 1
+    frequencies = (height + added + 1) // 2, (width + added + 1) // 2
     extents = [_extents(geometry, size) for size in geometry.kernel_sizes]
-    products = multiply_adds(frequencies, extents, x.shape[0], weight.shape)
+    task = Task(
+        frequencies,
+        batch=x.shape[0],
+        channels=weight.shape[1],
+        out_channels=weight.shape[0],
+        groups=x.shape[1] // weight.shape[1],
+        functions=weight.shape[2],
+    )
     pixels = sum(height * width for height, width in extents)
     maps = x.shape[0] * weight.shape[0]
-    return Work(len(extents), products / 1e6, maps * pixels / 1e6)
+    return Work(len(extents), task.forward(extents).effective / 1e6, maps * pixels / 1e6)
 
 
 def _period(geometry: Geometry) -> int:

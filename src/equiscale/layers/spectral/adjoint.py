@@ -27,8 +27,14 @@ class Gradients:
         self._weight = torch.zeros_like(problem.weight)
         self._spectrum = torch.zeros_like(problem.spectrum) if input_wanted else None
 
+    def rows(self, quarters: Tensor) -> tuple[Tensor, Tensor]:
+        """`[4, h, w, M] -> 2 × [R, V, h, M]`: gradients of rows from those of pixels."""
+        rows = self._mixing.take_rows(quarters.shape[1])
+        synthesise_columns_adjoint(quarters, *rows, self.problem.plan, self.workspace)
+        return rows
+
     def add(self, scale_index: int, even: Tensor, odd: Tensor) -> None:
-        """Add what flows through one kernel size, given as rows `[V, h, (R, M)]`."""
+        """Add what flows through one kernel size, given as rows `[R, V, h, M]`."""
         columns = self._mixing.backward(scale_index, even, odd, self._spectrum)
         self._weight += column_spectra_adjoint(columns, self.problem, scale_index)
 
@@ -48,9 +54,7 @@ def stack_backward(gradients: Gradients, grad: Tensor) -> None:
     problem, plan = gradients.problem, gradients.problem.plan
     for scale_index in range(plan.num_scales):
         maps = plan.inner_block(grad[:, :, scale_index], scale_index)
-        quarters = disassemble(maps, problem.groups)
-        rows = synthesise_columns_adjoint(quarters, plan, gradients.workspace)
-        gradients.add(scale_index, *rows)
+        gradients.add(scale_index, *gradients.rows(disassemble(maps, problem.groups)))
 
 
 def pixel_backward(gradients: Gradients, grad: Tensor, choice: Tensor) -> None:
@@ -63,8 +67,7 @@ def pixel_backward(gradients: Gradients, grad: Tensor, choice: Tensor) -> None:
         quarters = workspace.take("quarters", 4, h, w, grad_quarters.shape[-1])
         torch.eq(choice_quarters[:, :h, :w], scale_index, out=quarters)
         quarters *= grad_quarters[:, :h, :w]
-        rows = synthesise_columns_adjoint(quarters, problem.plan, workspace)
-        gradients.add(scale_index, *rows)
+        gradients.add(scale_index, *gradients.rows(quarters))
 
 
 def slice_backward(gradients: Gradients, grad: Tensor, winner: Tensor) -> None:
@@ -72,11 +75,10 @@ def slice_backward(gradients: Gradients, grad: Tensor, winner: Tensor) -> None:
 
     All maps are transformed at once; each kernel size then takes those that are its own.
     """
-    problem, workspace = gradients.problem, gradients.workspace
+    problem = gradients.problem
     per_map = winner.unflatten(1, (problem.groups, -1)).transpose(0, 1).flatten()
-    quarters = disassemble(grad, problem.groups)
-    rows = synthesise_columns_adjoint(quarters, problem.plan, workspace)
+    rows = gradients.rows(disassemble(grad, problem.groups))
     for scale_index in winner.unique().tolist():
         h = problem.plan.rows.half(scale_index)
-        own = (per_map == scale_index).to(grad).repeat(2)
-        gradients.add(scale_index, *(part[:, :h] * own for part in rows))
+        own = (per_map == scale_index).to(grad)
+        gradients.add(scale_index, *(part[:, :, :h] * own for part in rows))

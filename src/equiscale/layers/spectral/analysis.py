@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equiscale.layers.spectral.cost import Task
 from equiscale.layers.spectral.plan import Plan
 
 
@@ -18,7 +19,8 @@ class Problem:
         plan: Constants.
         groups: Number G of groups.
         spectrum: `[V, ±, U, G, (R, N), (R, C/G)]` input as real matrices, see `analyse`.
-        weight: `[q, p, G, C/G, O/G]` weight in the basis of even and odd functions.
+        weight: `[q, r, G, R, C/G, O/G]` weight in the basis of even and odd functions, see
+            `to_basis`.
     """
 
     plan: Plan
@@ -35,6 +37,19 @@ class Problem:
     def num_channels(self) -> int:
         """Number O of output channels."""
         return self.groups * self.weight.shape[-1]
+
+    @property
+    def task(self) -> Task:
+        """What the cost depends on."""
+        plan, (channels, outputs) = self.plan, self.weight.shape[4:]
+        return Task(
+            (plan.rows.num_frequencies, plan.columns.num_frequencies),
+            batch=self.num_samples,
+            channels=channels,
+            out_channels=self.groups * outputs,
+            groups=self.groups,
+            functions=plan.num_functions,
+        )
 
     @property
     def num_maps(self) -> int:
@@ -89,13 +104,30 @@ def analyse_adjoint(grad: Tensor, plan: Plan, num_samples: int) -> Tensor:
 
 
 def to_basis(weight: Tensor, plan: Plan, groups: int) -> Tensor:
-    """`[O, C/G, k, k] -> [q, p, G, C/G, O/G]`: from pixels to even and odd functions."""
-    B = plan.change_of_basis
-    mixed = (B.T @ weight @ B).unflatten(0, (groups, -1))
-    return mixed.permute(4, 3, 0, 2, 1).contiguous()
+    """`[O, C/G, k, k] -> [q, r, G, R, C/G, O/G]`: from pixels to even and odd functions.
+
+    The transforms of column function q and row function r are real or imaginary as the functions
+    are even or odd. The weight stands where their product belongs, in the real or the imaginary
+    part; the other is zero.
+    """
+    B, E = plan.change_of_basis, plan.num_even
+    mixed = (B.T @ weight @ B).unflatten(0, (groups, -1)).permute(4, 3, 0, 2, 1)
+    r = plan.num_functions
+    result = weight.new_zeros(r, r, groups, 2, *mixed.shape[3:])
+    result[:E, :E, :, 0] = mixed[plan.even, plan.even]
+    result[E:, :E, :, 1] = -mixed[plan.odd, plan.even]
+    result[E:, E:, :, 0] = mixed[plan.odd, plan.odd]
+    result[:E, E:, :, 1] = mixed[plan.even, plan.odd]
+    return result
 
 
 def to_basis_adjoint(grad: Tensor, plan: Plan) -> Tensor:
-    """`[q, p, G, C/G, O/G] -> [O, C/G, k, k]`: transpose of `to_basis`."""
-    B = plan.change_of_basis
-    return B @ grad.permute(2, 4, 3, 1, 0).flatten(0, 1) @ B.T
+    """`[q, r, G, R, C/G, O/G] -> [O, C/G, k, k]`: transpose of `to_basis`."""
+    B, E = plan.change_of_basis, plan.num_even
+    real, imag = grad.unbind(3)
+    mixed = grad.new_zeros(*B.shape, *real.shape[2:])
+    mixed[plan.even, plan.even] += real[:E, :E]
+    mixed[plan.odd, plan.even] -= imag[E:, :E]
+    mixed[plan.odd, plan.odd] += real[E:, E:]
+    mixed[plan.even, plan.odd] += imag[:E, E:]
+    return B @ mixed.permute(2, 4, 3, 1, 0).flatten(0, 1) @ B.T

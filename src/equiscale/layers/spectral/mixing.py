@@ -1,24 +1,25 @@
 """Steps 3 and 4: mix the channels, and undo the transform of the rows.
 
 Two orders of the same sums. `FrequencyMixing` multiplies spectra, one matrix product per frequency,
-and then transforms the output channels back along their rows. With one input channel there is
-little to multiply, and transforming back dominates: `RowMixing` transforms the few input channels
-back instead, once for each of the kernel's k row functions, and mixes afterwards.
+and then transforms the output channels back along their rows. `RowMixing` transforms the input
+channels back instead, once for each of the kernel's k row functions, and mixes afterwards: this
+is faster where there is little to mix, or where a map has few rows.
 
-Both return maps as `[V, h, (R, M)]`: spectra along the columns' axis, at the rows δy ≥ 0, of a part
-that is even in δy (sums over cosines) and one that is odd (sums over sines).
+Both return maps as `[R, V, h, M]`: real and imaginary part of spectra along the columns' axis, at
+the rows δy ≥ 0, of a part that is even in δy (sums over cosines) and one that is odd (over sines).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from equiscale.layers.spectral.analysis import Problem
-from equiscale.layers.spectral.kernels import column_spectra, row_transform
+from equiscale.layers.spectral.kernels import column_spectra, transform_columns
 from equiscale.layers.spectral.workspace import Workspace
 
 _CHUNK_BYTES = 3 << 19
@@ -28,8 +29,11 @@ _SAMPLES_FOR_ROWS = 8  # below, its matrices are too narrow to multiply fast
 class Mixing(Protocol):
     """From spectra of the input to rows of the maps of one kernel size, and the transpose."""
 
+    def take_rows(self, h: int) -> tuple[Tensor, Tensor]:
+        """Return memory for both parts of h rows, `[R, V, h, M]`, in the order that suits."""
+
     def forward(self, scale_index: int) -> tuple[Tensor, Tensor]:
-        """Return the even and odd parts, `[V, h, (R, M)]`; the next call overwrites them."""
+        """Return the even and odd parts, `[R, V, h, M]`; the next call overwrites them."""
 
     def backward(
         self, scale_index: int, even: Tensor, odd: Tensor, spectrum_grad: Tensor | None
@@ -38,7 +42,7 @@ class Mixing(Protocol):
 
         Args:
             scale_index: Which kernel size.
-            even: `[V, h, (R, M)]` gradient of the even part.
+            even: `[R, V, h, M]` gradient of the even part.
             odd: That of the odd part.
             spectrum_grad: What the input's spectrum receives is added here, unless None.
 
@@ -47,12 +51,32 @@ class Mixing(Protocol):
         """
 
 
-def make_mixing(problem: Problem, workspace: Workspace, input_wanted: bool = False) -> Mixing:
-    """Return the faster order of the sums: rows first for one channel and a batch of images."""
-    one_channel = problem.groups == 1 and problem.weight.shape[3] == 1
+def make_mixing(problem: Problem, workspace: Workspace, input_wanted: bool) -> Mixing:
+    """Return the order of the sums for backward passes: rows first for one channel."""
+    one_channel = problem.groups == 1 and problem.weight.shape[4] == 1
     if one_channel and problem.num_samples >= _SAMPLES_FOR_ROWS and not input_wanted:
         return RowMixing(problem, workspace)
     return FrequencyMixing(problem, workspace)
+
+
+class FasterMixing:
+    """Take the order of the sums that is faster for each kernel size; forward only."""
+
+    def __init__(self, problem: Problem, workspace: Workspace) -> None:
+        self._problem, self._workspace, self._task = problem, workspace, problem.task
+
+    def forward(self, scale_index: int) -> tuple[Tensor, Tensor]:
+        """See `Mixing.forward`."""
+        rows_first = self._task.rows_come_first(self._problem.plan.rows.half(scale_index))
+        return (self._by_row if rows_first else self._by_frequency).forward(scale_index)
+
+    @cached_property
+    def _by_row(self) -> RowMixing:
+        return RowMixing(self._problem, self._workspace)
+
+    @cached_property
+    def _by_frequency(self) -> FrequencyMixing:
+        return FrequencyMixing(self._problem, self._workspace)
 
 
 class FrequencyMixing:
@@ -66,39 +90,50 @@ class FrequencyMixing:
         self._problem, self._workspace = problem, workspace
         self._chunks = [_Chunk(problem, columns, workspace) for columns in _split(problem)]
 
+    def take_rows(self, h: int) -> tuple[Tensor, Tensor]:
+        """See `Mixing.take_rows`: real and imaginary parts are transformed together."""
+        V, M = self._problem.plan.columns.num_frequencies, self._problem.num_maps
+        even, odd = (self._workspace.take(name, V, h, 2, M) for name in ("even", "odd"))
+        return even.movedim(2, 0), odd.movedim(2, 0)
+
     def forward(self, scale_index: int) -> tuple[Tensor, Tensor]:
         """See `Mixing.forward`."""
         plan, h = self._problem.plan, self._problem.plan.rows.half(scale_index)
-        cosine, sine = plan.rows.cosine[:h], plan.rows.sine[:h]
-        shape = (plan.columns.num_frequencies, h, 2 * self._problem.num_maps)
-        even, odd = (self._workspace.take(name, *shape) for name in ("even", "odd"))
+        even, odd = self.take_rows(h)
+        by_column = _by_column(even), _by_column(odd)
+        cosine, sine = plan.rows.waves[:, :h].unbind()
         columns = column_spectra(self._problem, scale_index, self._workspace)
-        rows = row_transform(plan, scale_index)
+        rows = plan.rows.kernels[scale_index].signed
         for chunk in self._chunks:
             chunk.make_kernels(rows, columns)
             chunk.multiply()
-            torch.bmm(cosine.expand(chunk.length, -1, -1), chunk.total, out=even[chunk.columns])
-            torch.bmm(sine.expand(chunk.length, -1, -1), chunk.difference, out=odd[chunk.columns])
+            chunk.transform(cosine, chunk.total, by_column[0])
+            chunk.transform(sine, chunk.difference, by_column[1])
         return even, odd
 
     def backward(
         self, scale_index: int, even: Tensor, odd: Tensor, spectrum_grad: Tensor | None
     ) -> Tensor:
         """See `Mixing.backward`."""
-        plan, h = self._problem.plan, even.shape[1]
-        cosine, sine = plan.rows.cosine[:h].T, plan.rows.sine[:h].T
+        plan, h = self._problem.plan, even.shape[2]
+        by_column = _by_column(even), _by_column(odd)
+        cosine, sine = plan.rows.waves[:, :h].transpose(1, 2).unbind()
         columns = column_spectra(self._problem, scale_index, self._workspace)
-        rows = row_transform(plan, scale_index)
+        rows = plan.rows.kernels[scale_index].signed
         result = self._workspace.take("columns_grad", *columns.shape)
         for chunk in self._chunks:
-            own, length = chunk.columns, chunk.length
-            torch.bmm(cosine.expand(length, -1, -1), even[own], out=chunk.total)
-            torch.bmm(sine.expand(length, -1, -1), odd[own], out=chunk.difference)
+            chunk.transform_backward(cosine, by_column[0], chunk.total)
+            chunk.transform_backward(sine, by_column[1], chunk.difference)
             if spectrum_grad is not None:
                 chunk.make_kernels(rows, columns)
             chunk.multiply_backward(spectrum_grad)
-            torch.bmm(rows.T.expand(length, -1, -1), chunk.kernels, out=result[own])
+            torch.bmm(rows.T.expand(chunk.length, -1, -1), chunk.kernels, out=result[chunk.columns])
         return result
+
+
+def _by_column(rows: Tensor) -> Tensor:
+    """`[R, V, h, M] -> [V, h, (R, M)]`: a view of what `FrequencyMixing.take_rows` returns."""
+    return rows.movedim(0, 2).flatten(2)
 
 
 def _split(problem: Problem) -> Iterator[slice]:
@@ -147,6 +182,14 @@ class _Chunk:
         torch.add(self._plus, self._minus, out=self._total)
         torch.sub(self._plus, self._minus, out=self._difference)
 
+    def transform(self, wave: Tensor, spectra: Tensor, rows: Tensor) -> None:
+        """`[V, U, (R, M)] -> [V, h, (R, M)]`: evaluate spectra at the rows δy ≥ 0."""
+        torch.bmm(wave.expand(self.length, -1, -1), spectra, out=rows[self.columns])
+
+    def transform_backward(self, wave: Tensor, rows: Tensor, spectra: Tensor) -> None:
+        """Transpose of `transform`."""
+        torch.bmm(wave.expand(self.length, -1, -1), rows[self.columns], out=spectra)
+
     def multiply_backward(self, spectrum_grad: Tensor | None) -> None:
         """Replace the kernels by their gradient, after adding that of the input."""
         torch.add(self._total, self._difference, out=self._plus)
@@ -162,23 +205,31 @@ class RowMixing:
 
     def __init__(self, problem: Problem, workspace: Workspace) -> None:
         self._problem, self._workspace = problem, workspace
-        V, _, U, _, N2, C2 = problem.spectrum.shape
-        plus, minus = problem.spectrum.view(V, 2, U, N2, C2).transpose(3, 4).unbind(1)
-        self._total = (plus + minus).flatten(2)
-        self._difference = (plus - minus).flatten(2)
+        N, C2 = problem.num_samples, problem.spectrum.shape[5]
+        self._samples_last = N >= C2  # long runs of numbers are copied faster
+        plus, minus = problem.spectrum[:, :, :, 0, :N].unbind(1)
+        self._total, self._difference = (
+            (part.transpose(2, 3) if self._samples_last else part).flatten(2)
+            for part in (plus + minus, plus - minus)
+        )
+        real, imag = problem.weight.unbind(3)
+        turned = torch.stack([-imag, real], dim=3)
+        self._weights = torch.stack([problem.weight, turned], dim=1)
+        self._turned_waves = -problem.plan.rows.waves.flip(0)
+
+    def take_rows(self, h: int) -> tuple[Tensor, Tensor]:
+        """See `Mixing.take_rows`: real and imaginary parts are results of different products."""
+        V, M = self._problem.plan.columns.num_frequencies, self._problem.num_maps
+        return self._workspace.take("even", 2, V, h, M), self._workspace.take("odd", 2, V, h, M)
 
     def forward(self, scale_index: int) -> tuple[Tensor, Tensor]:
         """See `Mixing.forward`."""
-        plan, h = self._problem.plan, self._problem.plan.rows.half(scale_index)
-        shape = (plan.columns.num_frequencies, h, 2 * self._problem.num_maps)
-        even, odd = (self._workspace.take(name, *shape) for name in ("even", "odd"))
-        columns = self._column_matrices(scale_index)
+        even, odd = self.take_rows(self._problem.plan.rows.half(scale_index))
+        kernels = self._kernel_matrices(scale_index)
         for result, responses in zip((even, odd), self._responses(scale_index), strict=True):
-            torch.bmm(
-                responses.transpose(1, 2),
-                columns,
-                out=result.view(len(result), -1, columns.shape[2]),
-            )
+            for part, matrices in zip(result.flatten(2).unbind(), kernels, strict=True):
+                V, _, O = matrices.shape
+                torch.bmm(responses, matrices, out=part.view(V, -1, O))
         return even, odd
 
     def backward(
@@ -186,38 +237,63 @@ class RowMixing:
     ) -> Tensor:
         """See `Mixing.backward`; the input's gradient is left to `FrequencyMixing`."""
         assert spectrum_grad is None
-        out_channels = self._problem.weight.shape[-1]
+        V, C, O = len(self._total), *self._problem.weight.shape[4:]
         result: Tensor | None = None
-        for grad, responses in zip((even, odd), self._responses(scale_index), strict=True):
-            term = torch.bmm(responses, grad.reshape(len(grad), -1, out_channels))
-            result = term if result is None else result + term
+        for grads, responses in zip((even, odd), self._responses(scale_index), strict=True):
+            real, imag = (
+                torch.bmm(responses.transpose(1, 2), grad.reshape(V, -1, O)).view(V, -1, 2, C * O)
+                for grad in grads.unbind()
+            )
+            real[:, :, 0] += imag[:, :, 1]
+            real[:, :, 1] -= imag[:, :, 0]
+            result = real if result is None else result + real
         assert result is not None
-        functions = row_transform(self._problem.plan, scale_index).shape[1]
-        return result.view(len(result), functions, -1)
+        return result.flatten(2)
 
-    def _column_matrices(self, scale_index: int) -> Tensor:
-        """Return `[V, (r, R, C), O]`: the kernels' spectra along the columns' axis."""
-        columns = column_spectra(self._problem, scale_index, self._workspace)
-        return columns.view(len(columns), -1, self._problem.weight.shape[-1])
+    def _kernel_matrices(self, scale_index: int) -> tuple[Tensor, ...]:
+        """Return `[V, (r, R, C), O]` twice: what makes the real and the imaginary part."""
+        spectra = transform_columns(self._weights, self._problem, scale_index, self._workspace)
+        return spectra.unflatten(2, (-1, self._weights.shape[-1])).unbind(1)
 
     def _responses(self, scale_index: int) -> Iterator[Tensor]:
-        """Yield `[V, (r, R, C), (h, R, N)]`, even and odd in δy: responses to row functions."""
-        plan = self._problem.plan
-        basis, h = plan.rows.kernels[scale_index], plan.rows.half(scale_index)
-        N2, C2 = self._problem.spectrum.shape[4:]
-        for wave, first, second in (
-            (plan.rows.cosine[:h], self._total, self._difference),
-            (plan.rows.sine[:h], self._difference, self._total),
+        """Yield `[V, (h, N), (r, R, C)]`, even and odd in δy: responses to row functions."""
+        E, h = self._problem.plan.num_even, self._problem.plan.rows.half(scale_index)
+        total, difference = self._transform_rows(scale_index)
+        for first, second in ((total, difference), (difference, total)):
+            result, by_function = self._take_responses(total.shape[1], h)
+            by_function[:, :E].copy_(first[:, :E])
+            by_function[:, E:].copy_(second[:, E:])
+            yield result
+
+    def _take_responses(self, functions: int, h: int) -> tuple[Tensor, Tensor]:
+        """Return memory of shape `[V, (h, N), (r, R, C)]`, and its view `[V, r, h, ...]`."""
+        N, C2, V = self._problem.num_samples, self._problem.spectrum.shape[5], len(self._total)
+        if self._samples_last:
+            memory = self._workspace.take("responses", V, functions, C2, h, N)
+            return memory.flatten(3).flatten(1, 2).transpose(1, 2), memory.transpose(2, 3)
+        memory = self._workspace.take("responses", V, h, N, functions, C2)
+        return memory.flatten(3).flatten(1, 2), memory.movedim(3, 1)
+
+    def _transform_rows(self, scale_index: int) -> Iterator[Tensor]:
+        """Yield `[V, r, h, ...]`: total and difference at the rows δy ≥ 0, per row function.
+
+        Of the total, even functions make the part even in δy and odd ones that odd in δy; of the
+        difference it is the other way round.
+        """
+        rows, E = self._problem.plan.rows, self._problem.plan.num_even
+        functions, h = rows.kernels[scale_index].functions.T[:, None], rows.half(scale_index)
+        r, _, U = functions.shape
+        matrices = self._workspace.take("matrices", 2, r, h, U)
+        torch.mul(functions[:E], rows.waves[:, None, :h], out=matrices[:, :E])
+        torch.mul(functions[E:], self._turned_waves[:, None, :h], out=matrices[:, E:])
+        N, C2, V = self._problem.num_samples, self._problem.spectrum.shape[5], len(self._total)
+        last = (C2, N) if self._samples_last else (N, C2)
+        for name, matrix, spectrum in zip(
+            ("total_rows", "difference_rows"),
+            matrices.flatten(1, 2).unbind(),
+            (self._total, self._difference),
+            strict=True,
         ):
-            num_even, num_odd = basis.even.shape[1], basis.odd.shape[1]
-            V = len(first)
-            result = self._workspace.take("responses", V, num_even + num_odd, C2, h, N2)
-            for place, functions, spectrum in (
-                (result[:, :num_even], basis.even, first),
-                (result[:, num_even:], -basis.odd, second),
-            ):
-                matrix = (functions.T[:, None] * wave).flatten(0, 1)
-                out = self._workspace.take("response", V, len(matrix), C2 * N2)
-                torch.bmm(matrix.expand(V, -1, -1), spectrum, out=out)
-                place.copy_(out.view(V, -1, h, C2, N2).transpose(2, 3))
-            yield result.flatten(3).flatten(1, 2)
+            out = self._workspace.take(name, V, r * h, N * C2)
+            torch.bmm(matrix.expand(V, -1, -1), spectrum, out=out)
+            yield out.view(V, r, h, *last)

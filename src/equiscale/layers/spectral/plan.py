@@ -59,12 +59,12 @@ class KernelBasis:
     one of its two transforms is kept.
 
     Attributes:
-        even: `[U, E]` cosine transforms.
-        odd: `[U, D]` sine transforms.
+        functions: `[U, r]` cosine transforms of the even, then sine transforms of the odd ones.
+        signed: `[(±, U), r]` the same at frequencies -u and u: sines change their sign.
     """
 
-    even: Tensor
-    odd: Tensor
+    functions: Tensor
+    signed: Tensor
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,15 @@ class AxisPlan:
 
     Attributes:
         analysis: `[2U, n]` cosines, then sines, that transform the input.
-        cosine: `[h, U]` even half of the inverse transform, at outputs δ ≥ 0.
-        sine: `[h, U]` odd half of it.
+        waves: `[2, h, U]` even (cosines) and odd half (sines) of the inverse transform, at
+            outputs δ ≥ 0.
         extents: Length of each map, one per kernel size.
         kernels: Basis of each kernel size.
         starts: First input pixel under the kernel at output 0, one per kernel size.
     """
 
     analysis: Tensor
-    cosine: Tensor
-    sine: Tensor
+    waves: Tensor
     extents: tuple[int, ...]
     kernels: tuple[KernelBasis, ...]
     starts: tuple[int, ...]
@@ -90,7 +89,7 @@ class AxisPlan:
     @property
     def num_frequencies(self) -> int:
         """Number U of frequencies that a real sequence needs."""
-        return self.cosine.shape[1]
+        return self.waves.shape[2]
 
     def half(self, scale_index: int) -> int:
         """Number of outputs δ ≥ 0 of a map."""
@@ -116,6 +115,16 @@ class Plan:
     even: slice
     odd: slice
     resampling: Tensor
+
+    @property
+    def num_even(self) -> int:
+        """Number of functions with a cosine transform, which come first."""
+        return self.even.stop - self.even.start
+
+    @property
+    def num_functions(self) -> int:
+        """Number r of functions along an axis, those with both transforms counted twice."""
+        return self.num_even + self.odd.stop - self.odd.start
 
     @property
     def num_scales(self) -> int:
@@ -202,15 +211,14 @@ def _axis_plan(
     sizes = [function.shape[0] for function in functions]
     length, period, centre = frame.period_and_centre(axis, sizes[-1])
     extents = [frame.extent(axis, size) for size in sizes]
-    omega = 2 * math.pi * torch.arange(period // 2 + 1, dtype=torch.float64) / period
+    omega = _frequencies(period)
     inputs = torch.outer(omega, torch.arange(length, dtype=torch.float64) - centre)
     outputs = torch.outer(_nonnegative_outputs(extents[0]), omega)
     # Row frequencies come in pairs ±u that are both computed, so that each counts half.
     weight = _frequency_weights(period) * (0.5 if axis == 0 else 1.0)
     return AxisPlan(
         analysis=cast(torch.cat([inputs.cos(), inputs.sin()])),
-        cosine=cast(outputs.cos() * weight),
-        sine=cast(outputs.sin() * weight),
+        waves=cast(torch.stack([outputs.cos(), outputs.sin()]) * weight),
         extents=tuple(extents),
         kernels=tuple(_kernel_basis(function, omega, even, odd, cast) for function in functions),
         starts=tuple(
@@ -251,10 +259,9 @@ def _kernel_basis(
 ) -> KernelBasis:
     size = function.shape[0]
     phase = torch.outer(omega, torch.arange(size, dtype=torch.float64) - (size - 1) / 2)
-    return KernelBasis(
-        even=cast(phase.cos() @ function[:, even]),
-        odd=cast(phase.sin() @ function[:, odd]),
-    )
+    cosines, sines = phase.cos() @ function[:, even], phase.sin() @ function[:, odd]
+    functions, mirrored = torch.cat([cosines, sines], 1), torch.cat([cosines, -sines], 1)
+    return KernelBasis(cast(functions), cast(torch.cat([mirrored, functions])))
 
 
 def _nonnegative_outputs(extent: int) -> Tensor:
@@ -263,12 +270,21 @@ def _nonnegative_outputs(extent: int) -> Tensor:
     return torch.arange((extent + 1) // 2, dtype=torch.float64) + first
 
 
+def _frequencies(period: int) -> Tensor:
+    """Return the frequencies ω ≥ 0 of a transform, half a step off zero for an even period.
+
+    With half steps what wraps around changes its sign, which concerns no valid output. In return
+    no frequency is its own mirror image: an even period needs period/2 of them, not one more.
+    """
+    steps = torch.arange((period + 1) // 2, dtype=torch.float64)
+    return 2 * math.pi * (steps + (0.0 if period % 2 else 0.5)) / period
+
+
 def _frequency_weights(period: int) -> Tensor:
-    """Return how often each frequency 0…⌊period/2⌋ occurs in a real inverse transform."""
-    weight = torch.full((period // 2 + 1,), 2.0 / period, dtype=torch.float64)
-    weight[0] = 1.0 / period
-    if period % 2 == 0:
-        weight[-1] = 1.0 / period
+    """Return what each frequency, together with its mirror image, counts in the inverse."""
+    weight = torch.full(((period + 1) // 2,), 2.0 / period, dtype=torch.float64)
+    if period % 2:
+        weight[0] = 1.0 / period
     return weight
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from equiscale.layers.spectral.analysis import Problem
-from equiscale.layers.spectral.mixing import make_mixing
+from equiscale.layers.spectral.mixing import FasterMixing
 from equiscale.layers.spectral.plan import Plan
 from equiscale.layers.spectral.synthesis import (
-    Parts,
+    Rows,
     assemble,
     even_and_odd,
     quadrants,
@@ -23,31 +23,29 @@ from equiscale.layers.spectral.synthesis import (
 )
 from equiscale.layers.spectral.workspace import Workspace
 
-_BLOCK_BYTES = 1 << 20
-
-Rows = tuple[Tensor, Tensor]
-"""Even and odd part of the maps of one kernel size, `[V, h, (R, M)]` each."""
+_BLOCK_BYTES = 1 << 22
 
 
 def rows_by_scale(
     problem: Problem, scale_indices: Iterable[int], workspace: Workspace
 ) -> Iterator[tuple[int, Rows]]:
     """Yield the maps of one kernel size after the other, still transformed along the columns."""
-    mixing = make_mixing(problem, workspace)
+    mixing = FasterMixing(problem, workspace)
     for scale_index in scale_indices:
         yield scale_index, mixing.forward(scale_index)
 
 
 def blocks_of_rows(
     rows: Rows, plan: Plan, scale_index: int, workspace: Workspace
-) -> Iterator[tuple[slice, Parts]]:
+) -> Iterator[tuple[slice, Tensor]]:
     """Yield maps a few rows at a time, so that what is done with them stays in the cache."""
     even, odd = rows
     h, w = plan.halves(scale_index)
-    step = max(1, _BLOCK_BYTES // (2 * w * even.shape[2] * even.element_size()))
+    step = max(1, _BLOCK_BYTES // (4 * w * even.shape[3] * even.element_size()))
     for first in range(0, h, step):
         block = slice(first, min(first + step, h))
-        yield block, synthesise_columns(even[:, block], odd[:, block], plan, w, workspace)
+        own = even[:, :, block], odd[:, :, block]
+        yield block, synthesise_columns(own, plan, w, workspace)
 
 
 def stack_forward(problem: Problem, bias: Tensor | None) -> Tensor:
@@ -56,7 +54,7 @@ def stack_forward(problem: Problem, bias: Tensor | None) -> Tensor:
     shape = (problem.num_samples, problem.num_channels, plan.num_scales)
     result = problem.spectrum.new_zeros(*shape, *plan.output_size)
     for scale_index, rows in rows_by_scale(problem, range(plan.num_scales), workspace):
-        parts = synthesise_columns(*rows, plan, plan.columns.half(scale_index), workspace)
+        parts = synthesise_columns(rows, plan, plan.columns.half(scale_index), workspace)
         maps = assemble(quadrants(parts, workspace), problem, plan.extents(scale_index))
         if bias is not None:
             maps += bias[:, None, None]
@@ -148,9 +146,9 @@ def energy_forward(problem: Problem, bias: Tensor | None, winner: Tensor) -> tup
     return _finish_slices(slices, per_map, _per_map(bias, problem), problem), winner
 
 
-def _peak(parts: Parts, workspace: Workspace) -> Tensor:
-    """`4 × [h, w, M] -> [M]`: maximum of each map, without forming its quadrants."""
-    even, odd = even_and_odd(parts, workspace)
+def _peak(parts: Tensor, workspace: Workspace) -> Tensor:
+    """`[2, 2, h, w, M] -> [M]`: maximum of each map, without forming its quadrants."""
+    even, odd = even_and_odd(parts, workspace).unbind()
     height = workspace.take("quadrants", *even.shape)
     torch.abs(odd, out=height)
     height += even
@@ -165,8 +163,9 @@ def _keep_slices(
     if not len(maps):
         return
     h, w = plan.halves(scale_index)
-    even, odd = (part.unflatten(2, (2, -1)).index_select(3, maps).flatten(2) for part in rows)
-    chosen = quadrants(synthesise_columns(even, odd, plan, w, workspace), workspace)
+    even, odd = rows
+    own = even.index_select(3, maps), odd.index_select(3, maps)
+    chosen = quadrants(synthesise_columns(own, plan, w, workspace), workspace)
     slices[:, :h, :w].index_copy_(3, maps, chosen)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -11,45 +9,36 @@ from equiscale.layers.spectral.analysis import Problem
 from equiscale.layers.spectral.plan import Plan
 from equiscale.layers.spectral.workspace import Workspace
 
+Rows = tuple[Tensor, Tensor]
+"""Even and odd part of the maps of one kernel size, `[R, V, h, M]` each."""
 
-class Parts(NamedTuple):
-    """The four products of cosines and sines that make up a map, `[h, w, M]` each.
 
-    A map at (±δy, ±δx) is their sum with signs, see `quadrants`.
+def synthesise_columns(rows: Rows, plan: Plan, half: int, workspace: Workspace) -> Tensor:
+    """`2 × [R, V, h, M] -> [2, 2, h, w, M]`: evaluate the maps at the columns δx ≥ 0.
+
+    The results are the four products of cosines and sines that make up a map: cosines and sines
+    of δy, then of δx. A map at (±δy, ±δx) is their sum with signs, see `quadrants`; that of sines
+    and sines is returned with its sign changed, so that those signs are alike for both δy.
     """
-
-    cos_cos: Tensor
-    cos_sin: Tensor
-    sin_cos: Tensor
-    sin_sin: Tensor
-
-
-def synthesise_columns(
-    even: Tensor, odd: Tensor, plan: Plan, half: int, workspace: Workspace
-) -> Parts:
-    """`2 × [V, h, (R, M)] -> 4 × [h, w, M]`: evaluate the maps at the columns δx ≥ 0."""
-    h = even.shape[1]
-    cosine = plan.columns.cosine[:half].expand(h, -1, -1)
-    sine = plan.columns.sine[:half].expand(h, -1, -1)
-    (even_real, even_imag), (odd_real, odd_imag) = _by_row(even), _by_row(odd)
-    parts = workspace.take("parts", 4, h, half, even_real.shape[2])
-    torch.bmm(cosine, even_real, out=parts[0])
-    torch.bmm(sine, even_imag, out=parts[1])
-    torch.bmm(cosine, odd_imag, out=parts[2])
-    torch.bmm(sine, odd_real, out=parts[3])
-    return Parts(*parts)
+    (even_real, even_imag), (odd_real, odd_imag) = (_by_row(part) for part in rows)
+    h, V, M = even_real.shape
+    cosine, sine = plan.columns.waves[:, :half].unbind()
+    parts = workspace.take("parts", 2, 2, h, half, M)
+    products = (cosine, even_real), (sine, even_imag), (cosine, odd_imag), (-sine, odd_real)
+    for (wave, spectra), part in zip(products, parts.flatten(0, 1).unbind(), strict=True):
+        torch.bmm(wave.expand(h, half, V), spectra, out=part)
+    return parts
 
 
-def _by_row(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """`[V, h, (R, M)] -> 2 × [h, V, M]`: views of real and imaginary part, row by row."""
-    real, imag = rows.unflatten(2, (2, -1)).transpose(0, 1).unbind(2)
-    return real, imag
+def _by_row(rows: Tensor) -> tuple[Tensor, ...]:
+    """`[R, V, h, M] -> 2 × [h, V, M]`: views of real and imaginary part, row by row."""
+    return rows.transpose(1, 2).unbind()
 
 
 def synthesise_columns_adjoint(
-    quarters: Tensor, plan: Plan, workspace: Workspace
-) -> tuple[Tensor, Tensor]:
-    """`[4, h, w, M] -> 2 × [V, h, (R, M)]`: transpose of the above and of `quadrants`."""
+    quarters: Tensor, even: Tensor, odd: Tensor, plan: Plan, workspace: Workspace
+) -> None:
+    """`[4, h, w, M] -> 2 × [R, V, h, M]`: transpose of the above and of `quadrants`."""
     _, h, w, M = quarters.shape
     plus, minus = quarters.unflatten(0, (2, 2)).unbind(0)
     sums, differences = workspace.take("sums", 2, 2, h, w, M).unbind(0)
@@ -60,35 +49,33 @@ def synthesise_columns_adjoint(
     torch.sub(sums[1], sums[0], out=parts[1])
     torch.add(differences[0], differences[1], out=parts[2])
     torch.sub(differences[0], differences[1], out=parts[3])
-    cosine = plan.columns.cosine[:w].T.expand(h, -1, -1)
-    sine = plan.columns.sine[:w].T.expand(h, -1, -1)
-    even = workspace.take("even", cosine.shape[1], h, 2 * M)
-    odd = workspace.take("odd", cosine.shape[1], h, 2 * M)
+    waves = plan.columns.waves[:, :w].transpose(1, 2).unbind()
+    cosine, sine = (wave.expand(h, -1, -1) for wave in waves)
     row = workspace.take("row", h, cosine.shape[1], M)
     (even_real, even_imag), (odd_real, odd_imag) = _by_row(even), _by_row(odd)
     even_real.copy_(torch.bmm(cosine, parts[0], out=row))
     even_imag.copy_(torch.bmm(sine, parts[1], out=row))
     odd_imag.copy_(torch.bmm(cosine, parts[2], out=row))
     odd_real.copy_(torch.bmm(sine, parts[3], out=row))
-    return even, odd
 
 
-def even_and_odd(parts: Parts, workspace: Workspace) -> tuple[Tensor, Tensor]:
-    """`4 × [h, w, M] -> 2 × [2, h, w, M]`: parts even and odd in δy, at +δx and -δx."""
-    sums = workspace.take("sums", 2, 2, *parts.cos_cos.shape)
-    torch.sub(parts.cos_cos, parts.cos_sin, out=sums[0, 0])
-    torch.add(parts.cos_cos, parts.cos_sin, out=sums[0, 1])
-    torch.add(parts.sin_cos, parts.sin_sin, out=sums[1, 0])
-    torch.sub(parts.sin_cos, parts.sin_sin, out=sums[1, 1])
-    return sums[0], sums[1]
+def even_and_odd(parts: Tensor, workspace: Workspace) -> Tensor:
+    """`[2, 2, h, w, M] -> [2, 2, h, w, M]`: parts even and odd in δy, at +δx and -δx."""
+    sums = workspace.take("sums", *parts.shape)
+    cosines, sines = parts.unbind(1)
+    rightward, leftward = sums.unbind(1)
+    torch.sub(cosines, sines, out=rightward)
+    torch.add(cosines, sines, out=leftward)
+    return sums
 
 
-def quadrants(parts: Parts, workspace: Workspace) -> Tensor:
-    """`4 × [h, w, M] -> [4, h, w, M]`: the map at (+, +), (+, -), (-, +) and (-, -) (δy, δx)."""
-    even, odd = even_and_odd(parts, workspace)
-    result = workspace.take("quadrants", 2, *even.shape)
-    torch.sub(even, odd, out=result[0])
-    torch.add(even, odd, out=result[1])
+def quadrants(parts: Tensor, workspace: Workspace) -> Tensor:
+    """`[2, 2, h, w, M] -> [4, h, w, M]`: at (+, +), (+, -), (-, +) and (-, -) (δy, δx)."""
+    even, odd = even_and_odd(parts, workspace).unbind()
+    result = workspace.take("quadrants", *parts.shape)
+    downward, upward = result.unbind()
+    torch.sub(even, odd, out=downward)
+    torch.add(even, odd, out=upward)
     return result.flatten(0, 1)
 
 

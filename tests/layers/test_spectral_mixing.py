@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from equiscale.layers.spectral.analysis import Problem, make_problem
+from equiscale.layers.spectral.cost import Task
+from equiscale.layers.spectral.mixing import FrequencyMixing, RowMixing
+from equiscale.layers.spectral.ops import Settings
+from equiscale.layers.spectral.workspace import Workspace
+
+
+def make_example(batch: int, channels: int, interpolation: Any) -> Problem:
+    x = torch.randn(batch, channels, 13, 12, dtype=torch.float64)
+    weight = torch.randn(5, channels, 3, 3, dtype=torch.float64)
+    settings = Settings([3, 5, 7, 9, 11], [], False, interpolation, 1, "none")
+    return make_problem(x, weight, settings.plan(x, weight), 1)
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "nearest"])
+@pytest.mark.parametrize(("batch", "channels"), [(1, 1), (1, 4), (9, 1), (3, 2)])
+def test_both_orders_of_the_sums_agree(batch: int, channels: int, interpolation: str) -> None:
+    problem = make_example(batch, channels, interpolation)
+    by_row = RowMixing(problem, Workspace(problem.spectrum))
+    by_frequency = FrequencyMixing(problem, Workspace(problem.spectrum))
+    for scale_index in range(problem.plan.num_scales):
+        rows, expected = by_row.forward(scale_index), by_frequency.forward(scale_index)
+        for own, other in zip(rows, expected, strict=True):
+            torch.testing.assert_close(own, other, rtol=0, atol=1e-12)
+        grads = [torch.randn_like(part) for part in rows]
+        torch.testing.assert_close(
+            by_row.backward(scale_index, grads[0], grads[1], None),
+            by_frequency.backward(scale_index, grads[0], grads[1], None),
+            rtol=0,
+            atol=1e-11,
+        )
+
+
+def make_task(batch: int, channels: int, groups: int = 1) -> Task:
+    return Task((29, 29), batch, channels, out_channels=32, groups=groups, functions=7)
+
+
+def test_rows_come_first_where_there_is_little_to_mix() -> None:
+    assert all(make_task(16, 1).rows_come_first(h) for h in range(1, 27))
+    assert all(make_task(1, 16).rows_come_first(h) for h in range(1, 27))
+
+
+def test_rows_come_first_for_few_rows() -> None:
+    chosen = [make_task(16, 16).rows_come_first(h) for h in range(1, 27)]
+    assert chosen[0]
+    assert not chosen[-1]
+    assert chosen == sorted(chosen, reverse=True)
+
+
+def test_groups_are_mixed_by_frequency() -> None:
+    assert not make_task(1, 1, groups=16).rows_come_first(1)
+
+
+def test_the_work_of_a_pass_is_that_of_the_orders_taken() -> None:
+    task = make_task(16, 16)
+    columns = (52 * 52 + 2 * 2) * 29 * 16 * 32
+    expected = task.by_frequency(26).multiply_adds + task.by_row(1).multiply_adds + columns
+    assert task.forward([(52, 52), (2, 2)]).multiply_adds == expected
