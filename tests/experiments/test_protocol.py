@@ -108,3 +108,12 @@ def test_cell_name_ignores_seed_and_rate() -> None:
     key = RunKey("standard", "emoji", "aa", Scenario.ALL_TO_ALL, 1)
     assert cell_name(replace(key, seed=9, learning_rate=1e-2)) == cell_name(key)
     assert cell_name(replace(key, model="xu")) != cell_name(key)
+
+
+def test_a_cell_may_have_its_own_rate() -> None:
+    first = next(SWEEP.cells())
+    own = {(first.dataset, first.scenario.value, first.model): 0.5}
+    plan = plan_runs(replace(SWEEP, cell_rates=own), {})
+    rates = {(key.dataset, key.scenario.value, key.model): key.learning_rate for key in plan.keys}
+    assert rates.pop(next(iter(own))) == 0.5
+    assert set(rates.values()) == set(SWEEP.learning_rates)

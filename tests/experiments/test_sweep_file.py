@@ -48,6 +48,8 @@ def test_seeds_and_rates_can_be_lists(tmp_path: Path) -> None:
     request = read_sweep_file(write(tmp_path, "seeds = [7, 9]\nlearning_rates = [1, 1e-2]"))
     assert request.seeds == (7, 9)
     assert request.learning_rates == (1.0, 0.01)
+    request = read_sweep_file(write(tmp_path, "learning_rates = 'published'"))
+    assert request.learning_rates == "published"
 
 
 @pytest.mark.parametrize(

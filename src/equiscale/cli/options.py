@@ -43,6 +43,13 @@ Seeds = Annotated[
 LearningRates = Annotated[
     str, typer.Option(help="Learning rates with commas. (default: 1e-3)", rich_help_panel=GRID)
 ]
+PaperLearningRates = Annotated[
+    str,
+    typer.Option(
+        help="Learning rates with commas, or published: those of the paper. (default: 1e-3)",
+        rich_help_panel=GRID,
+    ),
+]
 SelectLearningRate = Annotated[
     bool,
     typer.Option(

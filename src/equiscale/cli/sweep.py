@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -45,7 +45,7 @@ def sweep(
     ] = "emoji",
     scenarios: options.Scenarios = "all",
     seeds: options.Seeds = "5",
-    lr: options.LearningRates = "",
+    lr: options.PaperLearningRates = "",
     select_lr: options.SelectLearningRate = False,
     results: options.Results = options.DEFAULT_RESULTS,
     dry_run: options.DryRun = False,
@@ -98,10 +98,14 @@ def _request(context: typer.Context) -> SweepRequest:
         data=options.split_names(given["data"]),
         scenarios=options.split_names(given["scenarios"]),
         seeds=parse_seeds(given["seeds"]),
-        learning_rates=parse_numbers("--lr", given["lr"], float),
+        learning_rates=_parse_rates(given["lr"]),
         select_learning_rate=given["select_lr"],
         training=options.training_changes(given),
     )
+
+
+def _parse_rates(text: str) -> tuple[float, ...] | Literal["published"]:
+    return "published" if text == "published" else parse_numbers("--lr", text, float)
 
 
 def _check_no_grid_options(context: typer.Context) -> None:

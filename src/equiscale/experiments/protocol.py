@@ -51,6 +51,8 @@ class Sweep:
         scenarios: Scenarios.
         seeds: Seeds of every cell.
         learning_rates: Every cell is run with each of them, unless `select_learning_rate`.
+        cell_rates: Learning rate by dataset, scenario and model, for cells that have one of
+            their own.
         select_learning_rate: Try the rates on the first five seeds, keep the better one for the
             rest, as the paper does.
         protocol: How the models are trained.
@@ -61,6 +63,7 @@ class Sweep:
     scenarios: tuple[Scenario, ...] = tuple(Scenario)
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     learning_rates: tuple[float, ...] = (DEFAULT_LEARNING_RATE,)
+    cell_rates: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     select_learning_rate: bool = False
     protocol: TrainingProtocol = field(default_factory=TrainingProtocol)
 
@@ -68,6 +71,11 @@ class Sweep:
         for name in ("models", "datasets", "scenarios", "seeds", "learning_rates"):
             if not getattr(self, name):
                 raise OptionError(f"a sweep needs at least one of its {name.replace('_', ' ')}")
+
+    def rates_of(self, cell: RunKey) -> tuple[float, ...]:
+        """Return the learning rates of a cell."""
+        own = self.cell_rates.get((cell.dataset, cell.scenario.value, cell.model))
+        return self.learning_rates if own is None else (own,)
 
     def cells(self) -> Iterator[RunKey]:
         """Yield one key per model, dataset and scenario, with the first seed and rate."""
@@ -132,7 +140,7 @@ def plan_runs(sweep: Sweep, accuracies: Mapping[str, float]) -> Plan:
             replace(cell, seed=seed, learning_rate=rate)
             for cell in sweep.cells()
             for seed in sweep.seeds
-            for rate in sweep.learning_rates
+            for rate in sweep.rates_of(cell)
         ]
         return Plan(_in_order(keys))
     plans = [_plan_cell(cell, sweep.seeds, accuracies) for cell in sweep.cells()]

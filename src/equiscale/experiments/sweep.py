@@ -22,6 +22,7 @@ from equiscale.experiments.protocol import (
     Sweep,
     plan_runs,
 )
+from equiscale.experiments.published import PUBLISHED, published_learning_rates
 from equiscale.experiments.sweep_file import ALL, SweepRequest
 from equiscale.models import MODEL_GROUPS, list_models
 from equiscale.results.key import RunKey, TrainingProtocol
@@ -77,7 +78,8 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
         datasets=tuple(describe_dataset(source, data) for source, data in datasets.items()),
         scenarios=find_scenarios(request.scenarios),
         seeds=request.seeds,
-        learning_rates=request.learning_rates or (DEFAULT_LEARNING_RATE,),
+        learning_rates=_given_rates(request) or (DEFAULT_LEARNING_RATE,),
+        cell_rates=published_learning_rates() if request.learning_rates == PUBLISHED else {},
         select_learning_rate=request.select_learning_rate,
         protocol=TrainingProtocol(**request.training),
     )
@@ -95,6 +97,10 @@ def find_models(names: Sequence[str]) -> list[str]:
             raise OptionError(f"no model of the group {name!r} is registered")
         found += several
     return list(dict.fromkeys(found))
+
+
+def _given_rates(request: SweepRequest) -> tuple[float, ...]:
+    return request.learning_rates if isinstance(request.learning_rates, tuple) else ()
 
 
 def check_sweep(sweep: Sweep, datasets: Sequence[StirDataset]) -> None:

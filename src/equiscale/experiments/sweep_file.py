@@ -8,11 +8,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 from equiscale.experiments.protocol import ModelChoice
+from equiscale.experiments.published import PUBLISHED
 from equiscale.results.key import TrainingProtocol
 
 if sys.version_info >= (3, 11):
@@ -37,7 +38,8 @@ class SweepRequest:
         data: Dataset names or paths, or `all`.
         scenarios: Scenario names, or `all`.
         seeds: A number n (seeds 1…n) or the seeds.
-        learning_rates: Learning rates to run everything with.
+        learning_rates: Learning rates to run everything with, or `published`: those of the paper,
+            and the usual one where it has none.
         select_learning_rate: The paper's two stages instead.
         training: Fields of `TrainingProtocol` that differ from the paper's.
         options: Model options by model name.
@@ -47,7 +49,7 @@ class SweepRequest:
     data: tuple[str, ...] = ("emoji",)
     scenarios: tuple[str, ...] = (ALL,)
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
-    learning_rates: tuple[float, ...] = ()
+    learning_rates: tuple[float, ...] | Literal["published"] = ()
     select_learning_rate: bool = False
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -87,6 +89,8 @@ class _Reader:
     def _value(self, name: str, value: object) -> object:
         if name in ("models", "data", "scenarios"):
             return self._list(name, value, str, "a text or a list of texts")
+        if name == "learning_rates" and value == PUBLISHED:
+            return value
         if name == "learning_rates":
             rates = self._list(name, value, (int, float), "a number or a list of numbers")
             return tuple(float(rate) for rate in rates)
