@@ -16,6 +16,7 @@ SAYS = {
     "convert_resnet": "SConv2d(1, 8, kernel_size=7, kernel_sizes=(7, 9, 11,",
     "kernel_selection": "ring: kernels",
     "robustness": "trained sizes",
+    "scale_channels": "49 to 60",
 }
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -110,7 +111,7 @@ def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -129,8 +130,11 @@ def test_a_killed_sweep_leaves_no_workers_and_two_more_share_the_rest(
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     wait_for(lambda: owner.is_dead)
-    sweeps = [start_sweep(emoji, store.root) for _ in range(2)]
-    assert [sweep.wait(120) for sweep in sweeps] == [0, 0]
+    with contextlib.ExitStack() as stack:
+        sweeps = [start_sweep(emoji, store.root) for _ in range(2)]
+        for sweep in sweeps:
+            stack.callback(sweep.kill)  # whatever happens
+        assert [sweep.wait(300) for sweep in sweeps] == [0, 0]
     sessions = [record.timings["sessions"] for record in store.load_all()]
     assert len(sessions) == 4
     assert sorted(sessions)[:3] == [1, 1, 1]
