@@ -56,8 +56,8 @@ class _Cost:
         )
 
 
-_DIRECT = _Cost(constant=0.208, per_scale=0.717, per_multiply_add=0.082, per_element=10.8)
-_SPECTRAL = _Cost(constant=2.52, per_scale=0.840, per_multiply_add=0.171, per_element=33.7)
+_DIRECT = _Cost(constant=0.0626, per_scale=0.868, per_multiply_add=0.0844, per_element=14.9)
+_SPECTRAL = _Cost(constant=3.45, per_scale=0.651, per_multiply_add=0.187, per_element=17.2)
 
 # Convolutions with larger kernels than this run at a rate that falls with their size.
 _EFFICIENT_KERNEL_SIZE = 7
