@@ -1,6 +1,6 @@
 """Time, memory and operations of every registered model, as ratios to `standard`.
 
-    taskset -c 0 python benchmarks/models.py --rounds 10
+    python benchmarks/models.py --rounds 10
 
 All models are timed in turn in every round, and each time is divided by that of `standard` in the
 same round, so that whatever else the machine does falls on all of them. Medians are printed.
@@ -42,12 +42,14 @@ TARGETS = {
 
 def training_step(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     """Forward, cross-entropy, backward."""
+    model.train()
     model.zero_grad(set_to_none=True)
     F.cross_entropy(model(images), labels).backward()
 
 
 def inference(model: nn.Module, images: Tensor) -> None:
     """Forward without gradients."""
+    model.eval()
     with torch.inference_mode():
         model(images)
 
@@ -85,6 +87,7 @@ def peak_memory(job: Callable[[], None]) -> int:
 
 def count_operations(model: nn.Module, images: Tensor) -> int:
     """Return the operations of one forward pass."""
+    model.eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(images)
     return counter.get_total_flops()
