@@ -12,7 +12,7 @@ from equiscale.cli import options
 from equiscale.cli.sweep import (
     create_launcher,
     exit_if_failed,
-    parse_numbers,
+    parse_rates,
     parse_seeds,
     print_plan,
     run_grid,
@@ -65,7 +65,7 @@ def bench(
         data=(data,),
         scenarios=options.split_names(scenarios),
         seeds=parse_seeds(seeds),
-        learning_rates=parse_numbers("--lr", lr, float),
+        learning_rates=parse_rates(lr),
         select_learning_rate=select_lr,
         training=options.training_changes(context.params),
         options={model: options.parse_assignments(option)} if option else {},

@@ -41,9 +41,6 @@ Seeds = Annotated[
     str, typer.Option(help="A number n (seeds 1…n), or a list.", rich_help_panel=GRID)
 ]
 LearningRates = Annotated[
-    str, typer.Option(help="Learning rates with commas. (default: 1e-3)", rich_help_panel=GRID)
-]
-PaperLearningRates = Annotated[
     str,
     typer.Option(
         help="Learning rates with commas, or published: those of the paper. (default: 1e-3)",

@@ -45,7 +45,7 @@ def sweep(
     ] = "emoji",
     scenarios: options.Scenarios = "all",
     seeds: options.Seeds = "5",
-    lr: options.PaperLearningRates = "",
+    lr: options.LearningRates = "",
     select_lr: options.SelectLearningRate = False,
     results: options.Results = options.DEFAULT_RESULTS,
     dry_run: options.DryRun = False,
@@ -98,13 +98,14 @@ def _request(context: typer.Context) -> SweepRequest:
         data=options.split_names(given["data"]),
         scenarios=options.split_names(given["scenarios"]),
         seeds=parse_seeds(given["seeds"]),
-        learning_rates=_parse_rates(given["lr"]),
+        learning_rates=parse_rates(given["lr"]),
         select_learning_rate=given["select_lr"],
         training=options.training_changes(given),
     )
 
 
-def _parse_rates(text: str) -> tuple[float, ...] | Literal["published"]:
+def parse_rates(text: str) -> tuple[float, ...] | Literal["published"]:
+    """Return the learning rates of `--lr`."""
     return "published" if text == "published" else parse_numbers("--lr", text, float)
 
 
