@@ -63,13 +63,12 @@ def check_dropout(dropout: object) -> None:
 def draw_channels(num_samples: int, num_channels: int, dropout: float) -> Tensor:
     """Return `[N, S]`: which channels see which sample; each is dropped with this probability.
 
-    Where all were dropped, one of them, any, is kept. The numbers come from torch's global
-    generator on the CPU, which a training loop seeds; as many are drawn whatever comes out.
+    Where all were dropped, the one that came closest to being kept is. The numbers come from
+    torch's global generator on the CPU, which a training loop seeds; as many are drawn whatever
+    comes out.
     """
-    chances, order = torch.rand(2, num_samples, num_channels)
-    last_resort = order == order.max(dim=1, keepdim=True).values
-    kept = chances >= dropout
-    return torch.where(kept.any(dim=1, keepdim=True), kept, last_resort)
+    chances = torch.rand(num_samples, num_channels)
+    return (chances >= dropout) | (chances == chances.max(dim=1, keepdim=True).values)
 
 
 def spread_channels(logits: Sequence[Tensor], kept: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from equiscale.layers.channel_pool import (
     ChannelPool,
     check_channel_pool,
     check_dropout,
+    draw_channels,
     pool_channels,
 )
 from equiscale.layers.kernel_scaling import Interpolation, check_interpolation, resampling_matrix
@@ -172,10 +174,8 @@ class ImagePyramid(nn.Module):
         """Return the factors of one training step."""
         if not self.dropout:
             return self.train_factors
-        draws = torch.rand(len(self.train_factors)).tolist()
-        drawn = zip(self.train_factors, draws, strict=True)
-        kept = tuple(factor for factor, draw in drawn if draw >= self.dropout)
-        return kept or (self.train_factors[draws.index(max(draws))],)
+        (kept,) = draw_channels(1, len(self.train_factors), self.dropout).tolist()
+        return tuple(itertools.compress(self.train_factors, kept))
 
 
 class ScaleChannels(nn.Module):
