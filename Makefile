@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 EQUISCALE := EQUISCALE_DATA=demo/data $(BIN)/python -m equiscale
 
 # What `make demo` trains, and for how long: about five minutes on two idle cores.
-DEMO_MODELS ?= standard,slice_pool,pixel_pool
+DEMO_MODELS ?= standard,pixel_pool,scale_channels
 DEMO_EPOCHS ?= 8
 
 .PHONY: help demo test lint format types contracts bench results docs smoke clean
@@ -19,9 +19,9 @@ help: ## list the targets
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null \
-	  || { echo "there is no $(PYTHON) here. Install Python 3.11 or newer (Debian, Ubuntu: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "the pinned versions need Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	  || { echo "there is no $(PYTHON) here. Install Python 3.10 or newer (Debian, Ubuntu: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "equiscale needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
 	  || { echo "$(PYTHON) cannot make environments. Debian, Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Setting up $(VENV) (a few minutes, once; no compiler is needed) ..."
@@ -40,10 +40,12 @@ demo: demo/data/emoji.npz ## set up, train three networks on a small budget and 
 	@echo
 	@echo "Look at demo/report.html in a browser: accuracy at every object size, beside the published figures."
 	@echo "$(DEMO_EPOCHS) epochs are few; for the paper's protocol leave out --epochs. Next, try:"
-	@echo "  export EQUISCALE_DATA=demo/data PATH=\"$(CURDIR)/$(VENV)/bin:\$$PATH\""
-	@echo "  equiscale train --model pixel_pool --scenario mid2rest --seed 1"
+	@echo "  export EQUISCALE_DATA=\"$(CURDIR)/demo/data\" PATH=\"$$(cd $(BIN) && pwd):\$$PATH\""
+	@echo "  equiscale compare --results demo/runs                # these runs beside the published ones"
+	@echo "  equiscale train --model scale_channels --epochs 20   # one run, with its progress"
 	@echo "  equiscale bench my_module:MyNet --scenarios mid2rest --seeds 1 --epochs $(DEMO_EPOCHS) --results demo/runs"
-	@echo "  equiscale data build folder --help"
+	@echo "                                                       # your network, such as MyNet of the README in my_module.py"
+	@echo "  equiscale data build folder --help                   # a benchmark from your pictures"
 
 test: $(READY) ## set up and run the tests
 	$(BIN)/python -m pytest -n auto -q

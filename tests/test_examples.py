@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -36,10 +37,20 @@ def test_notebook_follows_its_script(script: Path) -> None:
         "run `python examples/make_notebooks.py`"
     )
     cells = json.loads(written)["cells"]
-    code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
-    compile(code, str(script), "exec")
     assert cells[0]["cell_type"] == "markdown"
     assert "".join(cells[0]["source"]).startswith("# ")
+
+
+@pytest.mark.parametrize("script", list_examples(), ids=lambda path: path.stem)
+def test_notebook_does_what_its_script_does(script: Path) -> None:
+    # So that running the script, above, stands for running the notebook.
+    cells = json.loads(notebook_path(script).read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    statements = [statement for cell in code for statement in ast.parse(cell).body]
+    whole = ast.parse(script.read_text(encoding="utf-8"))
+    assert [*map(ast.dump, statements)] == [*map(ast.dump, whole.body)]
+    names = {node.id for node in ast.walk(whole) if isinstance(node, ast.Name)}
+    assert not names & {"__file__", "__name__", "argv"}, "a notebook has none of these"
 
 
 def test_no_notebook_is_left_behind() -> None:
