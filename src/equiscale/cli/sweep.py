@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
     from equiscale.experiments.sweep_file import SweepRequest
     from equiscale.results.store import RunStore
 
-ENGINES = ("local", "ray", "slurm")
+LOCAL = "local"
+CLUSTERS = {
+    "ray": "equiscale.experiments.launch_ray:RayLauncher",
+    "slurm": "equiscale.experiments.launch_slurm:SlurmLauncher",
+}
+"""Engines besides this machine: their launchers, imported when they are asked for."""
 
 
 def sweep(
@@ -141,15 +147,12 @@ def parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[A
 def create_launcher(given: Mapping[str, Any]) -> Launcher:
     """Return the engine that a command's options ask for."""
     engine, extra = given["on"], options.parse_assignments(given["engine_option"])
-    if engine not in ENGINES:
-        raise OptionError(unknown_name_message("engine", engine, ENGINES))
-    if engine == "local":
+    if engine == LOCAL:
         return _create_local_launcher(given, extra)
-    launcher: Any
-    if engine == "ray":
-        from equiscale.experiments.launch_ray import RayLauncher as launcher  # noqa: N813
-    else:
-        from equiscale.experiments.launch_slurm import SlurmLauncher as launcher  # noqa: N813
+    if engine not in CLUSTERS:
+        raise OptionError(unknown_name_message("engine", engine, (LOCAL, *CLUSTERS)))
+    module, _, factory = CLUSTERS[engine].partition(":")
+    launcher: Any = getattr(importlib.import_module(module), factory)
     known = [item.name for item in dataclasses.fields(launcher)]
     for name in extra:
         if name not in known:
