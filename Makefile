@@ -9,7 +9,7 @@ EQUISCALE := EQUISCALE_DATA=demo/data $(BIN)/python -m equiscale
 
 # What `make demo` trains, and for how long: about five minutes on two idle cores.
 DEMO_MODELS ?= standard,pixel_pool,scale_channels
-DEMO_EPOCHS ?= 8
+DEMO_EPOCHS ?= 10
 
 .PHONY: help demo test lint format types contracts bench results docs smoke clean
 .DEFAULT_GOAL := help
