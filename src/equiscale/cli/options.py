@@ -140,7 +140,7 @@ def parse_assignments(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise OptionError(f"a model option must be written name=value, got {text!r}")
+            raise OptionError(f"an option must be written name=value, got {text!r}")
         try:
             options[name] = json.loads(value)
         except ValueError:

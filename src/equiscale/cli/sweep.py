@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -184,9 +184,10 @@ def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
         table.add_row(model, dataset, *counts)
     console = Console()
     console.print(table)
-    _print_problems(status, console)
+    measured = MeasuredRuns(store)
+    estimate = estimate_sweep(grid, status, measured)
+    _print_problems([*status.problems, *measured.problems], console)
     console.print(_summarize(status), highlight=False)
-    estimate = estimate_sweep(grid, status, MeasuredRuns(store))
     console.print(_describe_estimate(estimate, launcher.slots), highlight=False)
 
 
@@ -202,15 +203,15 @@ def _summarize(status: SweepStatus) -> str:
 
 
 def _describe_estimate(estimate: Estimate, slots: int) -> str:
-    known = f"about {options.format_seconds(estimate.seconds / slots)} left, {slots} at once"
+    known = f"about {options.format_seconds(estimate.seconds_left(slots))} left, {slots} at once"
     if not estimate.unknown_runs:
         return known
     unknown = f"{estimate.unknown_runs} runs whose model has not been timed yet"
     return f"{known}, and {unknown}" if estimate.seconds else f"time left: unknown; {unknown}"
 
 
-def _print_problems(status: SweepStatus, console: Console) -> None:
-    for problem in status.problems:
+def _print_problems(problems: Iterable[str], console: Console) -> None:
+    for problem in problems:
         console.print(f"quarantined: {problem}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -260,17 +261,20 @@ class _Display:
         self.console, self.line, self.grid, self.slots = console, line, grid, slots
         self.measured = MeasuredRuns(store)
         self._shown = ""
+        self._problems: set[str] = set()
 
     def show(self, status: SweepStatus) -> None:
         """Show where the sweep stands, if that has changed."""
         from equiscale.experiments.sweep import estimate_sweep
 
         counts = _summarize(status)
-        _print_problems(status, self.console)
-        if counts == self._shown:
+        if counts == self._shown and self._problems.issuperset(status.problems):
             return
         self._shown = counts
         estimate = estimate_sweep(self.grid, status, self.measured)
+        problems = {*status.problems, *self.measured.problems}
+        _print_problems(sorted(problems - self._problems), self.console)
+        self._problems |= problems
         text = f"{counts}; {_describe_estimate(estimate, self.slots)}"
         if self.console.is_terminal:
             self.line.update(text)

@@ -142,6 +142,7 @@ def _print_result(store: RunStore, key: RunKey) -> None:
 
 def _print_failure(store: RunStore, key: RunKey, console: Console) -> None:
     failure = store.failure(key.run_id)
-    console.print(failure.traceback, markup=False, highlight=False)
-    console.print(f"failed: {failure.reason}", markup=False, highlight=False)
+    if failure.kind != "diverged":
+        console.print(failure.traceback, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"failed: {failure.reason}", markup=False, highlight=False, soft_wrap=True)
     console.print("try again with --retry-failed")

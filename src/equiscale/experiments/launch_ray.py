@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from equiscale.core.cores import available_cores
-from equiscale.core.errors import MissingExtraError
+from equiscale.core.errors import MissingExtraError, OptionError
 from equiscale.core.files import atomic_write
+from equiscale.core.options import check_positive
 from equiscale.data.catalog import locate_dataset
 from equiscale.experiments.job import JobSettings, run_job
 from equiscale.experiments.launch import MAX_DEATHS, POLL_SECONDS, Tick
@@ -49,6 +50,11 @@ class RayLauncher:
     threads: int = 1
     per_gpu: int = 1
     address: str | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(threads=self.threads, per_gpu=self.per_gpu)
+        if not isinstance(self.address, str | None):
+            raise OptionError(f"address must be a text as 'HOST:6379', got {self.address!r}")
 
     @property
     def slots(self) -> int:

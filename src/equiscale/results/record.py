@@ -211,7 +211,7 @@ class RunRecord:
 
 def read_record(directory: Path) -> RunRecord:
     """Read a record from its directory; see `RunRecord.from_files`."""
-    files = {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+    files = {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
     return RunRecord.from_files(files, source=str(directory))
 
 

@@ -183,7 +183,8 @@ class RunStore:
         """
         directory = self.directory(run_id)
         try:
-            record = read_record(directory)
+            with self._explained_errors():
+                record = read_record(directory)
             if record.key.run_id != run_id:
                 raise CorruptRecordError(f"{directory} holds the run {record.key.run_id}")
         except CorruptRecordError as error:
@@ -210,11 +211,26 @@ class RunStore:
                 if problems is None:
                     raise
                 problems.append(str(error))
+            except StoreError:
+                if self.directory(run_id).is_dir():
+                    raise
+                # Someone else has quarantined it meanwhile, and reported it.
 
     def failure(self, run_id: str) -> Failure:
-        """Return why a run failed."""
-        content = json.loads(self._failed(run_id).read_text())
-        return Failure(**{**content, "key": RunKey.from_json(content["key"])})
+        """Return why a run failed.
+
+        Raises:
+            StoreError: The note is damaged, or someone has just removed it to try again.
+        """
+        path = self._failed(run_id)
+        try:
+            content = json.loads(path.read_text())
+            return Failure(**{**content, "key": RunKey.from_json(content["key"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise StoreError(
+                f"cannot read why a run failed from {str(path)!r} ({error}): remove the file, and "
+                "the run counts as missing"
+            ) from error
 
     def key(self, run_id: str) -> RunKey | None:
         """Return the key of a run in any state, unchecked; None if it cannot be read."""
