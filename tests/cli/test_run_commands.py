@@ -235,6 +235,14 @@ def test_a_diverged_run_needs_no_traceback(run: Run) -> None:
     assert "Traceback" not in err
 
 
+def test_a_table_that_cannot_be_written(run: Run) -> None:
+    run(*TRAIN)
+    code, _, err = run("collect", "--out", "/proc/runs/runs.csv")
+    assert code == 2
+    assert err.startswith("error: cannot write /proc/runs/runs.csv: ")
+    assert err.count("\n") == 1
+
+
 @pytest.mark.slow
 def test_ctrl_c_and_go_on(tmp_path: Path, emoji_file: Path) -> None:
     command = [sys.executable, "-m", "equiscale", "train", "--model", "tiny_models:TinyNet"]

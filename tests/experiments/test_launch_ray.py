@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from equiscale.core.errors import OptionError
+from equiscale.experiments.launch import LaunchError
 from equiscale.experiments.protocol import DatasetChoice
 from equiscale.results.store import RunState, RunStore
 
@@ -75,6 +76,13 @@ def test_impossible_options(options: dict[str, Any], message: str) -> None:
 
     with pytest.raises(OptionError, match=message):
         RayLauncher(**options)
+
+
+def test_nobody_at_the_address() -> None:
+    from equiscale.experiments.launch_ray import RayLauncher
+
+    with pytest.raises(LaunchError, match=r"Ray cluster at 127\.0\.0\.1:1: .*is it running"):
+        _ = RayLauncher(address="127.0.0.1:1").slots
 
 
 @pytest.fixture

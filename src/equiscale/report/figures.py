@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from equiscale.analysis.runs import Runs
-from equiscale.core.errors import MissingExtraError, OptionError, StorageError
+from equiscale.core.errors import MissingExtraError, OptionError
 from equiscale.core.files import atomic_write
 from equiscale.core.registry import unknown_name_message
 from equiscale.report.figure_data import FigureData, NothingToDrawError
@@ -125,11 +125,8 @@ def _save(figure: Figure, path: Path) -> str:
 
 
 def _write(path: Path, content: bytes) -> str:
-    try:
-        with atomic_write(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    with atomic_write(path) as file:
+        file.write(content)
     return str(path)
 
 
