@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from equiscale.core.errors import OptionError
-
-if TYPE_CHECKING:
-    from equiscale.experiments.job import JobSettings
-    from equiscale.experiments.protocol import Sweep
 
 GRID = "What is run"
 TRAINING = "Differences from the paper's protocol (each makes another run)"
@@ -100,33 +95,6 @@ Augmentation = Annotated[
         help="none, rescale, rescale_object, shift. (default: none)", rich_help_panel=TRAINING
     ),
 ]
-
-
-def training_changes(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training options that a command was given."""
-    names = {"epochs": "max_epochs"}
-    fields = ("batch_size", "epochs", "patience", "optimizer", "reshuffle", "augmentation")
-    given = {names.get(name, name): parameters[name] for name in fields}
-    return {name: value for name, value in given.items() if value not in (None, False)}
-
-
-def job_settings(parameters: Mapping[str, Any], sweep: Sweep) -> JobSettings:
-    """Return where and how a command computes its runs, after checking that it can."""
-    from equiscale.experiments.environment import choose_device
-    from equiscale.experiments.job import JobSettings
-    from equiscale.experiments.tracking import check_trackers
-
-    choose_device(parameters["device"])
-    track = split_names(parameters["track"])
-    check_trackers(track)
-    return JobSettings(
-        results=str(parameters["results"].resolve()),
-        sources={data.content_hash: data.source for data in sweep.datasets},
-        device=parameters["device"],
-        threads=parameters["threads"],
-        keep_weights=parameters["weights"],
-        track=track,
-    )
 
 
 def split_names(text: str) -> tuple[str, ...]:
