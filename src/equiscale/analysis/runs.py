@@ -139,11 +139,11 @@ class RunsReader:
             self._problems.append(str(error))
             return
         self._rows[run_id] = record_row(record)
-        selection = _selection(record)
-        if selection is not None:
-            kind = replace(record.key, seed=0).run_id
-            known = self._selections.get(kind)
-            if known is None or selection.seed < known.seed:
+        kind = replace(record.key, seed=0).run_id
+        known = self._selections.get(kind)
+        if known is None or record.key.seed < known.seed:
+            selection = _selection(record)
+            if selection is not None:
                 self._selections[kind] = selection
 
     def _others(self) -> dict[str, int]:
