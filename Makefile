@@ -11,7 +11,7 @@ EQUISCALE := EQUISCALE_DATA=demo/data $(BIN)/python -m equiscale
 DEMO_MODELS ?= standard,slice_pool,pixel_pool
 DEMO_EPOCHS ?= 8
 
-.PHONY: help demo test lint format types contracts bench docs smoke clean
+.PHONY: help demo test lint format types contracts bench results docs smoke clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -65,6 +65,9 @@ contracts: $(READY) ## check which room imports which
 bench: $(READY) ## measure the layer's speed and memory (half an hour)
 	$(BIN)/python benchmarks/layer.py
 	$(BIN)/python benchmarks/layer_docs.py
+
+results: $(READY) ## bring the records in results/ to table, page, documentation and weights
+	$(BIN)/python -m results.publish
 
 docs: $(READY) ## build the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

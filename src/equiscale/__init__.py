@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from equiscale.models import (
         create_model,
         list_models,
+        list_weights,
         load_model,
         register_model,
         save_model,
@@ -36,6 +37,7 @@ _HOME = {
     "convert": "equiscale.layers",
     "create_model": "equiscale.models",
     "list_models": "equiscale.models",
+    "list_weights": "equiscale.models",
     "load_model": "equiscale.models",
     "load_dataset": "equiscale.data.dataset",
     "register_model": "equiscale.models",
@@ -57,6 +59,7 @@ __all__ = [
     "convert",
     "create_model",
     "list_models",
+    "list_weights",
     "load_dataset",
     "load_model",
     "register_model",

@@ -24,6 +24,7 @@ from equiscale.models.base import (
     register_model,
 )
 from equiscale.models.checkpoint import Checkpoint, load_model, read_checkpoint, save_model
+from equiscale.models.shipped import WeightsCard, list_weights, weights_card
 
 __all__ = [
     "MODEL_GROUPS",
@@ -33,11 +34,14 @@ __all__ = [
     "ModelGroup",
     "ModelSpec",
     "PoolsOverScale",
+    "WeightsCard",
     "create_model",
     "list_models",
+    "list_weights",
     "load_model",
     "model_card",
     "read_checkpoint",
     "register_model",
     "save_model",
+    "weights_card",
 ]

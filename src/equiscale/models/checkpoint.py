@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import InputFileError, OptionError
 from equiscale.core.files import atomic_write, canonical_json
 from equiscale.models.base import ModelSpec, create_model
+from equiscale.models.shipped import find_weights
 
 FORMAT = "equiscale-model-1"
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
@@ -76,7 +77,18 @@ def load_model(path: str | Path, *, allow_import: bool = False) -> nn.Module:
 
     `class_names` of the model are those in the file. Nothing in the file is executed: a model
     named as `package.module:factory` needs `allow_import=True`, because importing runs code.
+
+    Args:
+        path: A file that `save_model` wrote, or the name of trained weights that come with the
+            package: `model/dataset/scenario`, see `equiscale.list_weights`.
+        allow_import: Whether a module that the file names may be imported.
+
+    Example:
+        >>> model = load_model("scale_channels/emoji/mid2rest")
+        >>> model(torch.zeros(1, 1, 64, 64)).shape
+        torch.Size([1, 36])
     """
+    path = find_weights(path)
     checkpoint = read_checkpoint(path)
     if ":" in checkpoint.spec.name and not allow_import:
         raise InputFileError(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from equiscale.layers.spectral.analysis import Problem
 from equiscale.layers.spectral.kernels import column_spectra, transform_columns
-from equiscale.layers.spectral.workspace import Workspace
+from equiscale.layers.spectral.workspace import Workspace, butterfly
 
 _CHUNK_BYTES = 3 << 19
 _SAMPLES_FOR_ROWS = 8  # below, its matrices are too narrow to multiply fast
@@ -168,8 +168,10 @@ class _Chunk:
         # The real and imaginary parts stand before the groups in what follows.
         signs = self._products.view(v, 2, U, G, 2, N2 // 2 * O).transpose(3, 4)
         self._plus, self._minus = signs.unbind(1)
-        self._total = workspace.take("total", *self._plus.shape)
-        self._difference = workspace.take("difference", *self._plus.shape)
+        self._difference, self._total = self._plus, self._minus
+        if G > 1:
+            self._difference = workspace.take("difference", *self._plus.shape)
+            self._total = workspace.take("total", *self._plus.shape)
         self.total, self.difference = self._total.flatten(2), self._difference.flatten(2)
 
     def make_kernels(self, rows: Tensor, columns: Tensor) -> None:
@@ -179,8 +181,10 @@ class _Chunk:
     def multiply(self) -> None:
         """Multiply input and kernels at each frequency."""
         torch.bmm(self._spectrum, self._kernel_matrices, out=self._products)
-        torch.add(self._plus, self._minus, out=self._total)
-        torch.sub(self._plus, self._minus, out=self._difference)
+        butterfly(self._plus, self._minus)
+        if self._total is not self._minus:
+            self._difference.copy_(self._plus)
+            self._total.copy_(self._minus)
 
     def transform(self, wave: Tensor, spectra: Tensor, rows: Tensor) -> None:
         """`[V, U, (R, M)] -> [V, h, (R, M)]`: evaluate spectra at the rows δy ≥ 0."""
@@ -193,7 +197,7 @@ class _Chunk:
     def multiply_backward(self, spectrum_grad: Tensor | None) -> None:
         """Replace the kernels by their gradient, after adding that of the input."""
         torch.add(self._total, self._difference, out=self._plus)
-        torch.sub(self._total, self._difference, out=self._minus)
+        torch.lerp(self._plus, self._total, 2.0, out=self._minus)
         if spectrum_grad is not None:
             kernels = self._kernel_matrices.transpose(1, 2)
             spectrum_grad[self.columns].flatten(0, 3).baddbmm_(self._products, kernels)

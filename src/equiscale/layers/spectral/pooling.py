@@ -17,11 +17,10 @@ from equiscale.layers.spectral.plan import Plan
 from equiscale.layers.spectral.synthesis import (
     Rows,
     assemble,
-    even_and_odd,
     quadrants,
     synthesise_columns,
 )
-from equiscale.layers.spectral.workspace import Workspace
+from equiscale.layers.spectral.workspace import Workspace, butterfly
 
 _BLOCK_BYTES = 1 << 22
 
@@ -55,7 +54,7 @@ def stack_forward(problem: Problem, bias: Tensor | None) -> Tensor:
     result = problem.spectrum.new_zeros(*shape, *plan.output_size)
     for scale_index, rows in rows_by_scale(problem, range(plan.num_scales), workspace):
         parts = synthesise_columns(rows, plan, plan.columns.half(scale_index), workspace)
-        maps = assemble(quadrants(parts, workspace), problem, plan.extents(scale_index))
+        maps = assemble(quadrants(parts), problem, plan.extents(scale_index))
         if bias is not None:
             maps += bias[:, None, None]
         plan.inner_block(result[:, :, scale_index], scale_index).copy_(maps)
@@ -73,7 +72,7 @@ def pixel_forward(
         w = plan.columns.half(scale_index)
         for block, parts in blocks_of_rows(rows, plan, scale_index, workspace):
             inner = None if choice is None else choice[:, block, :w]
-            candidate = quadrants(parts, workspace)
+            candidate = quadrants(parts)
             _challenge(best[:, block, :w], candidate, inner, scale_index, workspace)
     shift = _per_map(bias, problem)
     _challenge_with_frame(best, choice, plan, shift, workspace)
@@ -124,7 +123,7 @@ def slice_forward(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor
     slices = problem.spectrum.new_zeros(4, *plan.halves(0), problem.num_maps)
     for scale_index, rows in rows_by_scale(problem, range(plan.num_scales), workspace):
         blocks = blocks_of_rows(rows, plan, scale_index, workspace)
-        peaks = [_peak(parts, workspace) for _, parts in blocks]
+        peaks = [_peak(parts) for _, parts in blocks]
         peak = torch.stack(peaks).amax(0) + shift
         if plan.is_framed(scale_index):
             peak = peak.clamp_min(0)
@@ -146,13 +145,12 @@ def energy_forward(problem: Problem, bias: Tensor | None, winner: Tensor) -> tup
     return _finish_slices(slices, per_map, _per_map(bias, problem), problem), winner
 
 
-def _peak(parts: Tensor, workspace: Workspace) -> Tensor:
+def _peak(parts: Tensor) -> Tensor:
     """`[2, 2, h, w, M] -> [M]`: maximum of each map, without forming its quadrants."""
-    even, odd = even_and_odd(parts, workspace).unbind()
-    height = workspace.take("quadrants", *even.shape)
-    torch.abs(odd, out=height)
-    height += even
-    return height.amax(dim=(0, 1, 2))
+    butterfly(*parts.unbind(1))
+    even, odd = parts.unbind()
+    even += odd.abs_()
+    return even.amax(dim=(0, 1, 2))
 
 
 def _keep_slices(
@@ -165,7 +163,7 @@ def _keep_slices(
     h, w = plan.halves(scale_index)
     even, odd = rows
     own = even.index_select(3, maps), odd.index_select(3, maps)
-    chosen = quadrants(synthesise_columns(own, plan, w, workspace), workspace)
+    chosen = quadrants(synthesise_columns(own, plan, w, workspace))
     slices[:, :h, :w].index_copy_(3, maps, chosen)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from equiscale.layers.spectral.analysis import Problem
 from equiscale.layers.spectral.plan import Plan
-from equiscale.layers.spectral.workspace import Workspace
+from equiscale.layers.spectral.workspace import Workspace, butterfly
 
 Rows = tuple[Tensor, Tensor]
 """Even and odd part of the maps of one kernel size, `[R, V, h, M]` each."""
@@ -38,45 +38,30 @@ def _by_row(rows: Tensor) -> tuple[Tensor, ...]:
 def synthesise_columns_adjoint(
     quarters: Tensor, even: Tensor, odd: Tensor, plan: Plan, workspace: Workspace
 ) -> None:
-    """`[4, h, w, M] -> 2 × [R, V, h, M]`: transpose of the above and of `quadrants`."""
+    """`[4, h, w, M] -> 2 × [R, V, h, M]`: transpose of the above and of `quadrants`.
+
+    The quarters are overwritten.
+    """
     _, h, w, M = quarters.shape
-    plus, minus = quarters.unflatten(0, (2, 2)).unbind(0)
-    sums, differences = workspace.take("sums", 2, 2, h, w, M).unbind(0)
-    torch.add(plus, minus, out=sums)
-    torch.sub(minus, plus, out=differences)
-    parts = workspace.take("parts", 4, h, w, M)
-    torch.add(sums[0], sums[1], out=parts[0])
-    torch.sub(sums[1], sums[0], out=parts[1])
-    torch.add(differences[0], differences[1], out=parts[2])
-    torch.sub(differences[0], differences[1], out=parts[3])
+    parts = quarters.unflatten(0, (2, 2))
+    for axis in (0, 1):
+        positive, negative = parts.unbind(axis)
+        butterfly(negative, positive)
     waves = plan.columns.waves[:, :w].transpose(1, 2).unbind()
     cosine, sine = (wave.expand(h, -1, -1) for wave in waves)
     row = workspace.take("row", h, cosine.shape[1], M)
     (even_real, even_imag), (odd_real, odd_imag) = _by_row(even), _by_row(odd)
-    even_real.copy_(torch.bmm(cosine, parts[0], out=row))
-    even_imag.copy_(torch.bmm(sine, parts[1], out=row))
-    odd_imag.copy_(torch.bmm(cosine, parts[2], out=row))
-    odd_real.copy_(torch.bmm(sine, parts[3], out=row))
+    even_real.copy_(torch.bmm(cosine, quarters[0], out=row))
+    even_imag.copy_(torch.bmm(sine, quarters[1], out=row))
+    odd_imag.copy_(torch.bmm(cosine, quarters[2], out=row))
+    torch.neg(torch.bmm(sine, quarters[3], out=row), out=odd_real)
 
 
-def even_and_odd(parts: Tensor, workspace: Workspace) -> Tensor:
-    """`[2, 2, h, w, M] -> [2, 2, h, w, M]`: parts even and odd in δy, at +δx and -δx."""
-    sums = workspace.take("sums", *parts.shape)
-    cosines, sines = parts.unbind(1)
-    rightward, leftward = sums.unbind(1)
-    torch.sub(cosines, sines, out=rightward)
-    torch.add(cosines, sines, out=leftward)
-    return sums
-
-
-def quadrants(parts: Tensor, workspace: Workspace) -> Tensor:
-    """`[2, 2, h, w, M] -> [4, h, w, M]`: at (+, +), (+, -), (-, +) and (-, -) (δy, δx)."""
-    even, odd = even_and_odd(parts, workspace).unbind()
-    result = workspace.take("quadrants", *parts.shape)
-    downward, upward = result.unbind()
-    torch.sub(even, odd, out=downward)
-    torch.add(even, odd, out=upward)
-    return result.flatten(0, 1)
+def quadrants(parts: Tensor) -> Tensor:
+    """`[2, 2, h, w, M] -> [4, h, w, M]`: in place, at (+, +), (+, -), (-, +), (-, -) (δy, δx)."""
+    butterfly(*parts.unbind(1))
+    butterfly(*parts.unbind(0))
+    return parts.flatten(0, 1)
 
 
 def assemble(quarters: Tensor, problem: Problem, size: tuple[int, int]) -> Tensor:

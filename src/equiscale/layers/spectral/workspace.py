@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 
@@ -23,3 +24,9 @@ class Workspace:
         if name not in self._buffers or self._buffers[name].numel() < size:
             self._buffers[name] = self._like.new_empty(size)
         return self._buffers[name][:size].view(shape)
+
+
+def butterfly(first: Tensor, second: Tensor) -> None:
+    """Replace two tensors by their difference and their sum, in place: the cache is small."""
+    torch.sub(first, second, out=first)
+    torch.add(first, second, alpha=2, out=second)

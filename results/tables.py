@@ -1,0 +1,283 @@
+"""Our runs as Markdown tables, each a function of the records alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from equiscale.analysis.comparison import (
+    compare_published,
+    published_accuracy,
+    published_epoch_seconds,
+)
+from equiscale.analysis.runs import Runs
+from equiscale.analysis.statistics import pearson
+from equiscale.analysis.summaries import channel_correlations, reported_runs, summarize_accuracy
+from equiscale.core.spec import Scenario
+from equiscale.models.base import list_models, model_card
+from equiscale.report.figure_data import FigureData, NothingToDrawError
+from equiscale.report.figures import MAIN_MODELS
+from equiscale.results.key import PROTOCOL_VERSION
+
+ROOT = Path(__file__).parents[1]
+TRANSFER = (Scenario.SMALL_TO_LARGE, Scenario.MID_TO_REST, Scenario.LARGE_TO_SMALL)
+NONE = "–"
+CORNER = 6  # pixels on either side that count as the border of a map
+
+
+class Evidence:
+    """Our runs, and what follows from them.
+
+    Args:
+        runs: What `results/runs` holds.
+    """
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs = runs
+        self.data = FigureData(runs, PROTOCOL_VERSION)
+
+    @cached_property
+    def cells(self) -> dict[tuple[str, str, str], dict[str, Any]]:
+        """Cells of the paper's protocol by dataset, scenario and model."""
+        names = ("dataset", "scenario", "model")
+        rows = self.data.cells.iter_rows(named=True)
+        return {tuple(row[name] for name in names): row for row in rows}
+
+    @cached_property
+    def costs(self) -> dict[str, dict[str, Any]]:
+        """Measured cost of each model, from `benchmarks/models.py`."""
+        rows = json.loads((ROOT / "benchmarks" / "results" / "models.json").read_text())
+        return {row["model"]: row for row in rows}
+
+    def mean(self, dataset: str, scenario: Scenario, model: str) -> float | None:
+        """Return the mean accuracy of a cell, if it was run."""
+        cell = self.cells.get((dataset, scenario.value, model))
+        return None if cell is None else cell["mean"]
+
+    def sizes(self, dataset: str, scenario: Scenario, model: str) -> pl.DataFrame:
+        """Return the accuracy at each object size."""
+        wanted = {"dataset": dataset, "scenario": scenario.value, "model": model}
+        return self.data.sizes.filter(pl.col(name) == value for name, value in wanted.items())
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Return an accuracy in per cent, or a dash."""
+    return NONE if value is None else f"{100 * value:.{digits}f}"
+
+
+def models(evidence: Evidence) -> str:
+    """Accuracy on the unseen sizes of emoji, and cost, of every model that was run."""
+    rows = []
+    for name in list_models():
+        cells = [evidence.cells.get(("emoji", scenario.value, name)) for scenario in TRANSFER]
+        if any(cells):
+            rows.append((name, cells))
+    rows.sort(key=lambda row: -np.mean([cell["mean"] for cell in row[1] if cell]))
+    headings = ["model", "parameters", *(s.value for s in TRANSFER), "training step", "inference"]
+    best = ["*best published mean*", NONE, *_best_published("emoji"), NONE, NONE]
+    return markdown_table(headings, [*(_model_row(evidence, *row) for row in rows), best])
+
+
+def _model_row(evidence: Evidence, name: str, cells: Sequence[Any]) -> list[str]:
+    cost = evidence.costs.get(name, {})
+    accuracies = [NONE if cell is None else _with_seeds(cell) for cell in cells]
+    ratios = [_ratio(cost.get(key)) for key in ("training_step_ratio", "inference_ratio")]
+    return [f"`{name}`", f"{model_card(name).count_parameters():,}", *accuracies, *ratios]
+
+
+def _with_seeds(cell: Mapping[str, Any]) -> str:
+    spread = "" if cell["std"] is None else f" ± {percent(cell['std'])}"
+    return f"{percent(cell['mean'])}{spread} ({cell['runs']})"
+
+
+def _ratio(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2g}" if value < 100 else f"{value:.0f}"
+
+
+def _best_published(dataset: str) -> list[str]:
+    best = []
+    for scenario in TRANSFER:
+        cell = published_accuracy().filter(dataset=dataset, scenario=scenario.value)
+        nine = cell.filter(pl.col("model").is_in(MAIN_MODELS))
+        best.append(f"*{percent(nine['mean'].max())}*")  # type: ignore[arg-type]
+    return best
+
+
+def published(evidence: Evidence) -> str:
+    """Every cell that is published and that we ran, of the paper's protocol."""
+    spread = published_accuracy().select(
+        pl.col("dataset").alias("dataset_name"), "scenario", "model", published_std="std"
+    )
+    names = ["dataset_name", "scenario", "model"]
+    compared = compare_published(evidence.data.cells).join(spread, on=names, maintain_order="left")
+    rows = []
+    for row in compared.iter_rows(named=True):
+        deviation = row["difference"] / row["published_std"]
+        theirs = f"{percent(row['published'])} ± {percent(row['published_std'])}"
+        within = "yes" if abs(deviation) <= 2 else "**no**"
+        cell = [row["dataset"], row["scenario"], f"`{row['model']}`", row["runs"]]
+        rows.append([*cell, percent(row["mean"]), theirs, f"{deviation:+.1f}", within])
+    inside = sum(row[-1] == "yes" for row in rows)
+    headings = ["dataset", "scenario", "model", "our seeds", "ours", "published mean ± sd"]
+    table = markdown_table([*headings, "difference in sd", "within 2 sd"], rows)
+    return f"{table}\n{inside} of {len(rows)} cells lie within two published standard deviations.\n"
+
+
+def others(evidence: Evidence) -> str:
+    """Every cell without a published counterpart: our models, datasets and controls."""
+    known = set(published_accuracy().select("dataset", "scenario", "model").iter_rows())
+    rows = []
+    for row in summarize_accuracy(reported_runs(evidence.runs.table)).iter_rows(named=True):
+        cell = (row["dataset"], row["scenario"], row["model"])
+        changes = row["protocol"].removeprefix(PROTOCOL_VERSION).strip()
+        if cell not in known or changes:
+            model = f"`{row['model']}`" + (f", {changes}" if changes else "")
+            each = ", ".join(percent(value) for value in row["accuracies"])
+            rows.append([*cell[:2], model, f"{row['learning_rate']:g}", percent(row["mean"]), each])
+    return markdown_table(["dataset", "scenario", "model", "lr", "mean", "all seeds"], rows)
+
+
+def epochs(evidence: Evidence) -> str:
+    """Time of a training epoch over that of standard, ours beside the paper's Table 2."""
+    theirs = {
+        (model, dataset): seconds for model, dataset, seconds in published_epoch_seconds().rows()
+    }
+    ours: dict[str, dict[str, float]] = {}
+    for row in evidence.data.costs.iter_rows(named=True):
+        if row["epoch_seconds"] is not None:
+            ours.setdefault(row["dataset"], {})[row["model"]] = row["epoch_seconds"]
+    rows = []
+    for dataset, seconds in ours.items():
+        for model in (m for m in list_models() if m in seconds and "standard" in seconds):
+            reference = theirs.get((model, dataset))
+            ratio = reference and reference / theirs["standard", dataset]
+            own = seconds[model] / seconds["standard"]
+            rows.append([dataset, f"`{model}`", _ratio(own), _ratio(ratio)])
+    return markdown_table(["dataset", "model", "ours", "published"], rows)
+
+
+def winners(evidence: Evidence) -> str:
+    """The best of the paper's nine in every cell in which all nine were run."""
+    rows = []
+    for dataset in evidence.data.datasets:
+        for scenario in Scenario:
+            means = {m: evidence.mean(dataset, scenario, m) for m in MAIN_MODELS}
+            if all(mean is not None for mean in means.values()):
+                best, second = sorted(means, key=lambda m: -(means[m] or 0))[:2]
+                theirs = _published_winner(dataset, scenario)
+                shown = [f"`{m}` {percent(means[m])}" for m in (best, second)]
+                rows.append([dataset, scenario.value, *shown, f"`{theirs}`"])
+    return markdown_table(["dataset", "scenario", "best", "second", "best as published"], rows)
+
+
+def _published_winner(dataset: str, scenario: Scenario) -> str:
+    cell = published_accuracy().filter(dataset=dataset, scenario=scenario.value)
+    nine = cell.filter(pl.col("model").is_in(MAIN_MODELS)).sort("mean", descending=True)
+    return str(nine["model"][0]) if len(nine) else NONE
+
+
+def directions(evidence: Evidence) -> str:
+    """Accuracy of mid2rest below and above the trained sizes."""
+    rows = []
+    for dataset in evidence.data.datasets:
+        for model in list_models():
+            sizes = evidence.sizes(dataset, Scenario.MID_TO_REST, model)
+            if len(sizes):
+                thirds = [_mean_over(sizes, *span) for span in ((17, 32), (33, 48), (49, 64))]
+                lower = "smaller" if thirds[0] < thirds[2] else "larger"
+                rows.append([dataset, f"`{model}`", *map(percent, thirds), lower])
+    headings = ["dataset", "model", "17–32", "33–48 (trained)", "49–64", "loses more towards"]
+    return markdown_table(headings, rows)
+
+
+def _mean_over(sizes: pl.DataFrame, first: int, last: int) -> float:
+    return float(sizes.filter(pl.col("object_size").is_between(first, last))["mean"].mean())  # type: ignore[arg-type]
+
+
+def equivariance(evidence: Evidence) -> str:
+    """Correlation of equivariance error and accuracy, across models and within them."""
+    errors = evidence.data.errors.filter(pl.col("stage").str.contains("stage2"))
+    rows = []
+    for (dataset, scenario), cell in errors.group_by("dataset", "scenario", maintain_order=True):
+        means = cell.group_by("model", maintain_order=True).agg(
+            pl.col("error", "test_accuracy").mean()
+        )
+        centred = cell.with_columns(
+            pl.col(name) - pl.col(name).mean().over("model") for name in ("error", "test_accuracy")
+        ).filter(pl.col("seed").count().over("model") > 1)
+        rows.append([dataset, scenario, len(means), _correlation(means), _correlation(centred)])
+    headings = ["dataset", "scenario", "models", "r across models", "r within models, over seeds"]
+    return markdown_table(headings, rows)
+
+
+def _correlation(frame: pl.DataFrame) -> str:
+    if len(frame) < 4:
+        return "too few"
+    found = pearson(frame["error"].to_list(), frame["test_accuracy"].to_list())
+    low, high = found.interval.low, found.interval.high
+    return f"{found.r:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
+
+
+def slice_selection(evidence: Evidence) -> str:
+    """How the kernel size that slice pooling chooses follows the object's size."""
+    try:
+        selection = evidence.data.selection("slice")
+    except NothingToDrawError:
+        return "No run of `slice_pool` yet.\n"
+    rows = []
+    for layer in selection.pools:
+        chosen = selection.chosen[layer]
+        correlations = [
+            channel_correlations(selection, layer, item) for item in range(chosen.shape[1])
+        ]
+        above = np.mean([(r > 0.9).sum() for r in correlations])
+        example = int((correlations[selection.example] > 0.9).sum())
+        channels, largest = chosen.shape[2], int(chosen.max())
+        rows.append([layer, channels, f"{above:.1f}", example, int(np.median(chosen)), largest])
+    headings = ["layer", "channels", "with r > 0.9, mean over test objects", "for the example"]
+    cell = " ".join(selection.cell[1:])
+    table = markdown_table([*headings, "median kernel", "largest kernel"], rows)
+    return f"{cell}, seed {selection.seed}:\n\n{table}"
+
+
+def pixel_selection(evidence: Evidence) -> str:
+    """Kernel sizes that pixel pooling chooses at the centre and at the border of the map."""
+    rows = []
+    for selection in evidence.runs.selections:
+        if selection.cell[1:3] == ("emoji", "mid2rest") and selection.maps:
+            for layer, maps in selection.maps.items():
+                per_pixel = maps.astype(float).mean(axis=(0, 1))
+                inner = per_pixel[CORNER:-CORNER, CORNER:-CORNER]
+                border = (per_pixel.sum() - inner.sum()) / (per_pixel.size - inner.size)
+                third = len(per_pixel) // 3
+                centre = per_pixel[third:-third, third:-third].mean()
+                row = [f"`{selection.cell[3]}`", layer, f"{centre:.1f}", f"{border:.1f}"]
+                rows.append([*row, f"{centre / border:.2f}"])
+    headings = ["model", "layer", "centre (inner third)", f"border ({CORNER} pixels)", "ratio"]
+    return markdown_table(headings, sorted(rows))
+
+
+BLOCKS = {
+    "results": models,
+    "published": published,
+    "others": others,
+    "epochs": epochs,
+    "winners": winners,
+    "directions": directions,
+    "equivariance": equivariance,
+    "slice-selection": slice_selection,
+    "pixel-selection": pixel_selection,
+}
+"""Tables by the name that marks their place in the pages."""

@@ -1,0 +1,90 @@
+"""Trained weights that come with the package, found by name and offline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from equiscale.core.errors import UnknownNameError
+from equiscale.core.registry import unknown_name_message
+
+_FOLDER = Path(str(resources.files("equiscale"))) / "models" / "weights"
+_CARDS = _FOLDER / "cards.json"
+
+
+@dataclass(frozen=True)
+class WeightsCard:
+    """Where trained weights come from, and what they reached.
+
+    Attributes:
+        name: `model/dataset/scenario`.
+        run_id: The run whose best weights these are.
+        seed: Of the run.
+        learning_rate: Of the run.
+        dataset_hash: Content of the dataset it was trained and tested on.
+        test_accuracy: At the scenario's test sizes.
+        accuracy_per_size: At each object size, from 17 to 64.
+    """
+
+    name: str
+    run_id: str
+    seed: int
+    learning_rate: float
+    dataset_hash: str
+    test_accuracy: float
+    accuracy_per_size: Mapping[int, float]
+
+    @property
+    def path(self) -> Path:
+        """The file, as `equiscale.load_model` reads it."""
+        return _FOLDER / f"{self.name.replace('/', '-')}.safetensors"
+
+
+def list_weights() -> list[str]:
+    """Return the names of all weights that come with the package.
+
+    Example:
+        >>> "scale_channels/emoji/mid2rest" in list_weights()
+        True
+    """
+    return list(_cards())
+
+
+def weights_card(name: str) -> WeightsCard:
+    """Return the card of weights, or raise `UnknownNameError` with the near matches.
+
+    Example:
+        >>> weights_card("scale_channels/emoji/mid2rest").seed
+        1
+    """
+    if name not in _cards():
+        raise UnknownNameError(unknown_name_message("trained weights", name, _cards()))
+    return _cards()[name]
+
+
+def find_weights(path: str | Path) -> Path:
+    """Return a path as it is, or the file of the weights that come under this name.
+
+    A file wins over a name. Of what is neither, only `model/dataset/scenario` without an ending
+    can be meant as a name.
+    """
+    name = Path(path).as_posix()
+    if Path(path).exists() or Path(path).suffix or name.count("/") != 2 or name[0] in "./":
+        return Path(path)
+    return weights_card(name).path
+
+
+@cache
+def _cards() -> dict[str, WeightsCard]:
+    content = json.loads(_CARDS.read_text(encoding="utf-8"))
+    return {name: _card(name, fields) for name, fields in content.items()}
+
+
+def _card(name: str, fields: dict[str, object]) -> WeightsCard:
+    per_size = fields.pop("accuracy_per_size")
+    assert isinstance(per_size, dict)
+    return WeightsCard(name, accuracy_per_size={int(s): v for s, v in per_size.items()}, **fields)  # type: ignore[arg-type]

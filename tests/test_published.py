@@ -1,0 +1,90 @@
+"""What is published under results/, in the pages and in the package follows from the records."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from equiscale import Split, list_weights, load_dataset, load_model
+from equiscale.analysis.runs import read_runs
+from equiscale.core.errors import UnknownNameError
+from equiscale.evaluation.accuracy import predict
+from equiscale.models import weights_card
+from equiscale.results.store import RunStore
+from results import publish
+from results.tables import BLOCKS, Evidence
+
+MEGABYTE = 1_000_000
+SIZES = (17, 29, 40, 52, 64)
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    return Evidence(read_runs(publish.RUNS))
+
+
+@pytest.mark.parametrize("page", publish.PAGES, ids=lambda page: page.name)
+def test_tables_of_the_pages_are_those_of_the_records(page: Path, evidence: Evidence) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert publish.fill(text, evidence) == text, "run `make results`"
+
+
+def test_every_table_is_shown_somewhere() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in publish.PAGES)
+    assert all(f"<!-- begin: {name} -->" in text for name in BLOCKS)
+
+
+def test_a_changed_number_is_noticed(evidence: Evidence) -> None:
+    page = publish.PAGES[0].read_text(encoding="utf-8")
+    marker = "<!-- end: results -->"
+    assert publish.fill(page.replace(marker, f"| 99.9 |\n{marker}"), evidence) == page
+
+
+def test_collected_table_has_every_run() -> None:
+    with Path(publish.ROOT / "results" / "runs.csv").open(encoding="utf-8") as file:
+        found = {row["run_id"]: row["test_accuracy"] for row in csv.DictReader(file)}
+    rows = publish.collected_rows(RunStore(publish.RUNS))
+    assert found == {row["run_id"]: str(row["test_accuracy"]) for row in rows}
+
+
+def test_page_and_weights_are_small() -> None:
+    assert (publish.ROOT / "results" / "report.html").stat().st_size < 5 * MEGABYTE
+    weights = list(publish.WEIGHTS.glob("*.safetensors"))
+    assert sum(path.stat().st_size for path in weights) < 5 * MEGABYTE
+    assert {path.stem for path in weights} == {name.replace("/", "-") for name in list_weights()}
+
+
+def test_cards_are_those_of_the_records() -> None:
+    committed = json.loads((publish.WEIGHTS / "cards.json").read_text())
+    expected = publish.weights_cards(RunStore(publish.RUNS))
+    assert committed == json.loads(json.dumps(expected))
+
+
+@pytest.mark.parametrize("name", list_weights())
+def test_weights_reach_what_their_card_says(name: str, emoji_file: Path) -> None:
+    """Two test images per size may fall differently: other processors round differently."""
+    dataset, card = load_dataset(emoji_file), weights_card(name)
+    model = load_model(name)
+    assert tuple(model.class_names) == dataset.class_names  # type: ignore[arg-type]
+    part = dataset.select(Split.TEST, SIZES)
+    hits = (predict(model, part.images) == part.labels).double()
+    for size in SIZES:
+        own = hits[part.object_sizes == size]
+        expected = pytest.approx(card.accuracy_per_size[size], abs=2.5 / len(own))
+        assert own.mean().item() == expected, size
+
+
+def test_unknown_weights_name_the_near_ones() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'standard/emoji/mid2rest'"):
+        load_model("standart/emoji/mid2rest")
+
+
+def test_a_file_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "standard" / "emoji" / "mid2rest"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(weights_card("ensemble/emoji/mid2rest").path.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert load_model("standard/emoji/mid2rest").spec.name == "ensemble"  # type: ignore[union-attr]
