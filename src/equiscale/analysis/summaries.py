@@ -244,6 +244,11 @@ def channel_correlations(selection: Selection, layer: str, item: int) -> list[Co
     return [pearson(SIZES, kernel_sizes) for kernel_sizes in selection.chosen[layer][:, item].T]
 
 
+def count_strong(correlations: Iterable[Correlation], above: float = 0.9) -> int:
+    """Return how many channels follow the object with an r above a bound."""
+    return sum(c.r is not None and c.r > above for c in correlations)
+
+
 def best_channels(correlations: Sequence[Correlation]) -> list[int]:
     """Return the channels, those that follow the object best first; constant ones come last."""
     return sorted(range(len(correlations)), key=lambda c: -_r_or_least(correlations[c]))

@@ -21,7 +21,12 @@ from equiscale.analysis.comparison import (
 )
 from equiscale.analysis.runs import SIZES, Selection
 from equiscale.analysis.statistics import Correlation
-from equiscale.analysis.summaries import best_channels, channel_correlations, rank_cells
+from equiscale.analysis.summaries import (
+    best_channels,
+    channel_correlations,
+    count_strong,
+    rank_cells,
+)
 from equiscale.core.errors import EquiscaleError
 from equiscale.core.operations import scaled_operations, standard_operations
 from equiscale.core.spec import CANVAS, OBJECT_SIZES, Scenario
@@ -132,7 +137,7 @@ def plot_slice_selection(data: FigureData) -> Figure:
         axis.tick_params(labelsize=6.5)
     figure.supxlabel("object size in pixels", fontsize=8)
     figure.supylabel("kernel size", fontsize=8)
-    strong = sum(c.r is not None and c.r > 0.9 for c in correlations)
+    strong = count_strong(correlations)
     figure.suptitle(
         f"{_cell_text(selection)}\n{strong} of {len(order)} channels with r > 0.9, "
         f"largest kernel {chosen.max()}; above each: r with its 95 % interval",

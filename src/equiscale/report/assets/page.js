@@ -447,14 +447,14 @@ function drawCosts() {
     { title: "model", first: true, value: (c) => modelOf(c.model).label, show: (c) => h("td", {}, swatch(modelOf(c.model)), modelOf(c.model).label) },
     { title: "epoch", value: (c) => c.epoch_seconds, show: (c) => seconds(c.epoch_seconds) },
     { title: "× standard", value: (c) => c.epoch_ratio, show: (c) => times(c.epoch_ratio) },
-    { title: "published", value: (c) => c.published_ratio, show: (c) => times(c.published_ratio) },
+    { title: "published ×", value: (c) => c.published_ratio, show: (c) => times(c.published_ratio) },
     { title: "first epoch", value: (c) => c.first_epoch_seconds, show: (c) => seconds(c.first_epoch_seconds) },
     { title: "last epoch", value: (c) => c.last_epoch_seconds, show: (c) => seconds(c.last_epoch_seconds) },
     { title: "published epoch", value: (c) => c.published_seconds, show: (c) => seconds(c.published_seconds) },
     { title: "one image", value: (c) => c.inference_seconds, show: (c) => seconds(c.inference_seconds) },
-    { title: "peak memory", value: (c) => c.peak_memory_bytes, show: (c) => (c.peak_memory_bytes === null ? "–" : number(c.peak_memory_bytes / 1e6) + " MB") },
-    { title: "operations by formula", value: (c) => c.operations_by_formula, show: (c) => (c.operations_by_formula ? number(c.operations_by_formula / 1e6) + " M" : "–") },
-    { title: "executed", value: (c) => c.operations_executed, show: (c) => (c.operations_executed ? number(c.operations_executed / 1e6) + " M" : "–") },
+    { title: "memory", value: (c) => c.peak_memory_bytes, show: (c) => (c.peak_memory_bytes === null ? "–" : number(c.peak_memory_bytes / 1e6) + " MB") },
+    { title: "op. by formula", value: (c) => c.operations_by_formula, show: (c) => (c.operations_by_formula ? number(c.operations_by_formula / 1e6) + " M" : "–") },
+    { title: "op. executed", value: (c) => c.operations_executed, show: (c) => (c.operations_executed ? number(c.operations_executed / 1e6) + " M" : "–") },
   ];
   $$("costs").replaceChildren(rows.length ? sortable(columns, rows, "Costs by model", tableStates.costs) : h("p", { class: "missing" }, "No model chosen."));
 }
