@@ -66,7 +66,7 @@ def plot_accuracy(data: FigureData, wanted: Sequence[str] | None) -> Figure:
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="y", visible=False)
     figure.supxlabel("accuracy on the test sizes", fontsize=8)
-    _legend(figure, _seed_legend(), columns=4)
+    _legend(figure, _seed_legend())
     return figure
 
 
@@ -85,7 +85,7 @@ def plot_sizes(data: FigureData, wanted: Sequence[str] | None) -> Figure:
     figure.supxlabel("object size in pixels", fontsize=8)
     lines = [_line(style) for style in styles.values()]
     hollow = Line2D([], [], ls="", marker="o", mfc="white", mec=_INK, ms=3.5, label="published")
-    _legend(figure, [*lines, hollow], columns=5)
+    _legend(figure, [*lines, hollow])
     return figure
 
 
@@ -113,7 +113,7 @@ def plot_equivariance(data: FigureData, stage: str | None) -> Figure:
             axis.set_title(scenario_label(scenario) if axis in axes[0] else "")
         row[0].set_ylabel(f"{_dataset(dataset)}, {found}\naccuracy")
     figure.supxlabel("equivariance error (undefined ones left out)", fontsize=8)
-    _legend(figure, [_marker(style) for style in styles.values()], columns=5)
+    _legend(figure, [_marker(style) for style in styles.values()])
     return figure
 
 
@@ -126,7 +126,7 @@ def plot_slice_selection(data: FigureData) -> Figure:
     order = best_channels(correlations)
     style = _styles([selection.cell[3]])[selection.cell[3]]
     rows = -(-len(order) // 8)
-    figure = Figure(figsize=(7.2, 0.95 * rows + 0.5), layout="constrained")
+    figure = Figure(figsize=(7.2, 1.05 * rows + 0.6), layout="constrained")
     axes = figure.subplots(rows, 8, sharex=True, sharey=True, squeeze=False)
     for axis in axes.flat[len(order) :]:
         axis.set_visible(False)
@@ -140,7 +140,7 @@ def plot_slice_selection(data: FigureData) -> Figure:
     strong = count_strong(correlations)
     figure.suptitle(
         f"{_cell_text(selection)}\n{strong} of {len(order)} channels with r > 0.9, "
-        f"largest kernel {chosen.max()}; above each: r with its 95 % interval",
+        f"largest kernel {chosen.max()}; in brackets: 95 % interval of r",
         fontsize=8,
     )
     return figure
@@ -206,7 +206,7 @@ def plot_epoch_seconds(data: FigureData) -> Figure:
     axes[0][1].set_title("times those of the standard CNN")
     ours = Line2D([], [], ls="", marker="o", color=_INK, ms=4.5, label="ours, median")
     theirs = Line2D([], [], ls="", marker="D", mfc="none", mec=_INK, ms=5, label="published (A100)")
-    _legend(figure, [ours, theirs], columns=2)
+    _legend(figure, [ours, theirs])
     return figure
 
 
@@ -248,7 +248,8 @@ def plot_ranks(data: FigureData) -> Figure:
     axis.set_yticks(range(count), [styles[model].label for model in ranking.models])
     axis.set_ylim(count - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
-    axis.set_xlabel(f"average rank over {ranking.cells} cells")
+    axis.set_xlabel(f"average rank over {ranking.cells} cell{'s' if ranking.cells > 1 else ''}")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if ranking.critical_difference is not None:
         text = f"critical difference {ranking.critical_difference:.2f} (Nemenyi, 5 %)"
         axis.set_title(f"{text}: overlapping bars are not told apart", fontsize=7)
@@ -354,9 +355,10 @@ def _draw_seeds(
     values = cell["accuracies"] if cell else []
     if len(values) > 2:
         _draw_box(axis, place, style, values)
-    offsets = [((index * 7) % 5 - 2) * 0.09 for index in range(len(values))]
-    heights = [place + offset for offset in offsets]
-    axis.plot(values, heights, ".", color=style.light, ms=4, alpha=0.5, mew=0)
+    spread = 0.09 if len(values) > 1 else 0.0
+    heights = [place + ((index * 7) % 5 - 2) * spread for index in range(len(values))]
+    size, alpha = (4, 0.5) if len(values) > 5 else (7, 0.85)
+    axis.plot(values, heights, ".", color=style.light, mew=0, ms=size, alpha=alpha)
     if published is not None:
         axis.plot(published, place, "D", mfc="white", mec=style.light, ms=3.8, mew=0.9, zorder=5)
 
@@ -457,7 +459,7 @@ def _correlation_text(correlation: Correlation) -> str:
     if correlation.r is None:
         return "constant"
     low, high = correlation.interval.low, correlation.interval.high
-    return f"{correlation.r:.2f} [{low:.2f}, {high:.2f}]".replace("-", "−")
+    return f"r = {correlation.r:.2f}\n[{low:.2f}, {high:.2f}]".replace("-", "−")
 
 
 def _cell_text(selection: Selection) -> str:
@@ -516,5 +518,9 @@ def _marker(style: ModelStyle) -> Line2D:
     return Line2D([], [], ls="", marker=style.marker, color=style.light, ms=4, label=style.label)
 
 
-def _legend(figure: Figure, handles: list[Line2D], columns: int) -> None:
+def _legend(figure: Figure, handles: list[Line2D]) -> None:
+    """Add a legend above the panels, with as many columns as the figure is wide enough for."""
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    width = 0.45 + 0.06 * longest  # inches: the sample, and letters of 7.5 points
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / width)))
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize=7.5)

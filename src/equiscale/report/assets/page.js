@@ -104,7 +104,9 @@ function drawGlance() {
       show: (m) => heat(find(m.key, x.key)),
     }))];
   if (tableStates.glance.column === null) tableStates.glance.column = 1 + Math.max(0, scenarios.findIndex((x) => x.key === state.scenario));
-  $$("glance").replaceChildren(sortable(columns, models, "Mean accuracy on the test sizes by model and scenario", tableStates.glance));
+  const incomplete = cells.some((c) => c.missing.length);
+  $$("glance").replaceChildren(sortable(columns, models, "Mean accuracy on the test sizes by model and scenario", tableStates.glance),
+    incomplete ? h("p", { class: "quiet" }, "* Seeds are missing that other cells of the dataset have; the mean is over the others.") : "");
 }
 
 function answer(cells) {
@@ -132,7 +134,7 @@ function drawSizes() {
   const cells = shownCells().filter((c) => c.curve.mean.length);
   const published = state.published ? shownModels().map((m) => publishedCell(state.scenario, m.key)).filter(Boolean) : [];
   const label = `Line chart: accuracy at object sizes 17 to 64, ${state.dataset}, ${scenarioOf(state.scenario).label}. ` + cells.map((c) => `${modelOf(c.model).label}: ${percent(c.curve.mean[0])} at 17, ${percent(c.curve.mean[23])} at 40, ${percent(c.curve.mean[47])} at 64.`).join(" ");
-  const f = frame(box, { height: 380, x: [17, 64], y: [0, 1], label, focus: true, format: (v) => number(100 * v) + " %", xFormat: (v) => v, xTicks: [17, 24, 32, 40, 48, 56, 64], xTitle: "object size in pixels", margin: { left: 52 } });
+  const f = frame(box, { height: 380, x: [17, 64], y: [0, 1], label, focus: true, format: (v) => number(100 * v) + "\u00a0%", xFormat: (v) => v, xTicks: [17, 24, 32, 40, 48, 56, 64], xTitle: "object size in pixels", margin: { left: 52 } });
   const train = scenarioOf(state.scenario).train;
   f.svg.insertBefore(s("rect", { class: "shade", x: f.x(train[0]), y: f.margin.top, width: f.x(train[1]) - f.x(train[0]), height: f.height - f.margin.top - f.margin.bottom }), f.svg.firstChild);
   f.svg.append(s("text", { x: f.x((train[0] + train[1]) / 2), y: f.height - f.margin.bottom - 8, "text-anchor": "middle", "aria-hidden": "true" }, "trained on"));
@@ -189,7 +191,7 @@ function drawSeeds() {
   const height = Math.max(120, rows.length * step + 60);
   const label = `Dot plot: test accuracy of every seed, ${state.dataset}, ${scenarioOf(state.scenario).label}. ` + rows.map((r) => `${r.model.label}: ${r.cell ? `mean ${percent(r.cell.mean)} over ${r.cell.runs} seeds` : "no runs"}${r.published ? `, published ${percent(r.published.mean)}` : ""}.`).join(" ");
   const narrow = box.clientWidth < 460;
-  const f = frame(box, { height, x: [low, 1], y: [rows.length, 0], yTicks: [], label, format: (v) => number(100 * v) + " %", xTitle: "test accuracy", margin: { left: narrow ? 118 : 150, right: 18 } });
+  const f = frame(box, { height, x: [low, 1], y: [rows.length, 0], yTicks: [], label, format: (v) => number(100 * v) + "\u00a0%", xTitle: "test accuracy", margin: { left: narrow ? 118 : 150, right: 18 } });
   rows.forEach((row, index) => {
     const y = f.y(index + 0.5);
     const colour = `var(--${row.model.colour})`;
@@ -197,8 +199,8 @@ function drawSeeds() {
     group.append(s("rect", { x: 0, y: y - step / 2, width: f.width, height: step, fill: "transparent" }));
     group.append(s("line", { class: "grid", x1: f.margin.left, x2: f.width - f.margin.right, y1: y, y2: y }));
     group.append(s("text", { class: "strong", x: f.margin.left - 10, y: y + 4, "text-anchor": "end" }, row.model.label));
-    (row.cell?.accuracies ?? []).forEach((value, i) => {
-      group.append(s("circle", { cx: f.x(value), cy: y + (((i * 7) % 5) - 2) * 2.4, r: 3, style: `fill:${colour}`, opacity: 0.45, class: "seed" }));
+    (row.cell?.accuracies ?? []).forEach((value, i, all) => {
+      group.append(s("circle", { cx: f.x(value), cy: all.length > 1 ? y + (((i * 7) % 5) - 2) * 2.4 : y, r: 3, style: `fill:${colour}`, opacity: 0.45, class: "seed" }));
     });
     if (row.cell && row.cell.low !== null) group.append(s("line", { x1: f.x(row.cell.low), x2: f.x(row.cell.high), y1: y, y2: y, style: `stroke:${colour}`, "stroke-width": 4, "stroke-linecap": "round" }));
     if (row.cell && row.cell.mean !== null) group.append(s("line", { x1: f.x(row.cell.mean), x2: f.x(row.cell.mean), y1: y - 9, y2: y + 9, style: `stroke:${colour}`, "stroke-width": 2.5 }));
@@ -373,7 +375,7 @@ function drawErrors() {
   const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
   const label = `Scatter plot: equivariance error after ${stage} against test accuracy. ` + series.map((x) => `${x.model.label}: mean error ${number(mean(x.runs.map((e) => e.error)))}.`).join(" ");
   const top = Math.max(...errors) * 1.06;
-  const f = frame($$("errors"), { height: 340, x: [0, top], y: [Math.max(0, Math.min(...accuracies) - 0.04), Math.min(1, Math.max(...accuracies) + 0.03)], label, xFormat: (v) => number(v, 2), format: (v) => number(100 * v) + " %", xTitle: `equivariance error · ${lost} undefined left out`, margin: { left: 52 } });
+  const f = frame($$("errors"), { height: 340, x: [0, top], y: [Math.max(0, Math.min(...accuracies) - 0.04), Math.min(1, Math.max(...accuracies) + 0.03)], label, xFormat: (v) => number(v, 2), format: (v) => number(100 * v) + "\u00a0%", xTitle: `equivariance error · ${lost} undefined left out`, margin: { left: 52 } });
   for (const { model, runs } of series) {
     const group = s("g", { tabindex: 0, role: "img", "aria-label": `${model.label}: mean error ${number(mean(runs.map((e) => e.error)))}, mean accuracy ${percent(mean(runs.map((e) => e.test_accuracy)))}` });
     for (const run of runs) {
