@@ -46,7 +46,7 @@ PARAMETERS = {
     "gaussian_derivative": 28_340,
     "riesz": 12_276,
     "standard_bn": 27_204,
-    "standard_wide": 72_106,
+    "standard_wide": 155_878,
     "ensemble_dropout": 27_108,
 }
 
