@@ -84,8 +84,7 @@ def write_figures(
         try:
             with mpl.rc_context(_PAPER_STYLE):
                 figure = FIGURES[name](data)
-                figure.draw_without_rendering()
-                figure.set_layout_engine(None)  # computed once, the same in every format
+                _arrange(figure)
                 files = [_save(figure, directory / f"{name}.{ending}") for ending in formats]
                 table = _tables(name, data)
         except NothingToDrawError as error:
@@ -114,6 +113,14 @@ def _tables(name: str, data: FigureData) -> pl.DataFrame | None:
         "table2-epoch-seconds": lambda: data.costs,
     }
     return tables[name]() if name in tables else None
+
+
+def _arrange(figure: Figure) -> None:
+    """Compute the layout once; it is the same in every format."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)
 
 
 def _save(figure: Figure, path: Path) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from equiscale.results.errors import CorruptRecordError, StoreError
 from equiscale.results.key import RunKey
 from equiscale.results.record import RECORD_FILE, RunRecord, read_record
 
+_RUN_ID = re.compile("[0-9a-f]{16}")
 _KEY_FILE = "key.json"
 
 
@@ -113,7 +115,7 @@ class RunStore:
     def run_ids(self, state: RunState) -> list[str]:
         """Return the runs in a state, sorted; the missing ones are those that were interrupted."""
         if state is RunState.DONE:
-            return _names(self.root / "done")
+            return [name for name in _names(self.root / "done") if _RUN_ID.fullmatch(name)]
         if state is RunState.FAILED:
             return [name.removesuffix(".json") for name in _names(self.root / "failed")]
         return [name for name in _names(self.root / "active") if self.state(name) is state]
