@@ -54,8 +54,8 @@ class Evidence:
     @cached_property
     def costs(self) -> dict[str, dict[str, Any]]:
         """Measured cost of each model, from `benchmarks/models.py`."""
-        rows = json.loads((ROOT / "benchmarks" / "results" / "models.json").read_text())
-        return {row["model"]: row for row in rows}
+        content = json.loads((ROOT / "benchmarks" / "results" / "models.json").read_text())
+        return {row["model"]: row for row in content["rows"]}
 
     def mean(self, dataset: str, scenario: Scenario, model: str) -> float | None:
         """Return the mean accuracy of a cell, if it was run."""
@@ -145,6 +145,26 @@ def others(evidence: Evidence) -> str:
             each = ", ".join(percent(value) for value in row["accuracies"])
             rows.append([*cell[:2], model, f"{row['learning_rate']:g}", percent(row["mean"]), each])
     return markdown_table(["dataset", "scenario", "model", "lr", "mean", "all seeds"], rows)
+
+
+def costs(evidence: Evidence) -> str:
+    """Time, memory and operations of every model, measured side by side."""
+    rows = [
+        [
+            f"`{name}`",
+            _ratio(row["training_step_ratio"]),
+            NONE if row["target"] is None else f"{row['target']:g}",
+            _ratio(row["inference_ratio"]),
+            f"{row['peak_memory_mb']:.0f}",
+            f"{row['forward_gflop']:.1f}" if row["forward_gflop"] >= _COUNTED else NONE,
+        ]
+        for name, row in evidence.costs.items()
+    ]
+    headings = ["model", "training step", "to reach", "inference", "peak memory, MB", "GFLOP"]
+    return markdown_table(headings, rows)
+
+
+_COUNTED = 0.5  # below, what the fast scaled convolution does was not seen
 
 
 def epochs(evidence: Evidence) -> str:
@@ -264,6 +284,7 @@ BLOCKS = {
     "results": models,
     "published": published,
     "others": others,
+    "costs": costs,
     "epochs": epochs,
     "winners": winners,
     "directions": directions,
