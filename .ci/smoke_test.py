@@ -26,6 +26,8 @@ def main() -> None:
     assert set(metadata.metadata("equiscale").get_all("Provides-Extra") or []) >= EXTRAS
     for name in equiscale.list_models():
         equiscale.create_model(name, in_channels=1, num_classes=2)
+    for name in equiscale.list_weights():
+        equiscale.load_model(name)
     layer = equiscale.SConv2d(1, 4, kernel_size=7, pool="pixel")
     assert layer(torch.rand(2, 1, 20, 20)).shape == (2, 4, 14, 14)
     _train()

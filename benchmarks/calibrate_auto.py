@@ -39,6 +39,9 @@ def grid() -> list[tuple[dict[str, Any], Shape]]:
     ):
         options = {"in_channels": c, "out_channels": o, "kernel_size": sizes[0]}
         cases.append((options | {"kernel_sizes": sizes, "padding": padding}, (2, c, n, n)))
+    for n, k, groups, batch in itertools.product((12, 16, 24, 32), (3, 7), (2, 4, 16), (1, 8)):
+        options = {"in_channels": 16, "out_channels": 32, "kernel_size": k, "groups": groups}
+        cases.append((options, (batch, 16, n, n)))
     return cases
 
 

@@ -2,8 +2,7 @@
 
     python benchmarks/models.py --rounds 10
 
-All models are timed in turn in every round, and each time is divided by that of `standard` in the
-same round, so that whatever else the machine does falls on all of them. Medians are printed.
+On one thread, as the workers of a sweep run them; see `timing.py` for how it is timed.
 Peak memory is what one training step allocates at most above what was there before, counted by
 torch's own profiler. Operations are multiplications and additions of convolutions and matrix
 products as torch counts them for the forward pass; what the fast scaled convolution or a custom
@@ -13,14 +12,12 @@ operator does inside is not seen by that counter.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import torch
 import torch.nn.functional as F
+from timing import measure_ratios, write_results
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -54,24 +51,6 @@ def inference(model: nn.Module, images: Tensor) -> None:
         model(images)
 
 
-def interleaved(jobs: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Return seconds per job and round; every round runs all jobs, one unmeasured goes first."""
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for index in range(rounds + 1):
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            if index:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-def median_ratio(seconds: dict[str, list[float]], name: str) -> float:
-    """Return the median over rounds of a job's time over that of `standard`."""
-    pairs = zip(seconds[name], seconds["standard"], strict=True)
-    return statistics.median(mine / standard for mine, standard in pairs)
-
-
 def peak_memory(job: Callable[[], None]) -> int:
     """Return the most bytes that were allocated at once during a job."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
@@ -94,57 +73,48 @@ def count_operations(model: nn.Module, images: Tensor) -> int:
 
 
 def main() -> None:
-    """Measure and print a table, and write it as JSON if asked."""
+    """Measure, print and write the figures to `benchmarks/results/models.json`."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="*", default=list_models())
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--channels", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
-    names = list(dict.fromkeys(["standard", *arguments.models]))
-
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     images = torch.rand(arguments.batch, arguments.channels, arguments.size, arguments.size)
     labels = torch.randint(36, (arguments.batch,))
-    options = {"spatial_transform": {"image_size": arguments.size}}
     models = {
-        name: create_model(
-            name, in_channels=arguments.channels, num_classes=36, **options.get(name, {})
-        )
-        for name in names
+        name: create_model(name, in_channels=arguments.channels, num_classes=36, **options)
+        for name in dict.fromkeys(["standard", *arguments.models])
+        for options in [{"image_size": arguments.size} if name == "spatial_transform" else {}]
     }
-    steps = {n: (lambda m=m: training_step(m, images, labels)) for n, m in models.items()}
-    passes = {n: (lambda m=m: inference(m, images)) for n, m in models.items()}
-    step_seconds = interleaved(steps, arguments.rounds)
-    pass_seconds = interleaved(passes, arguments.rounds)
-    peaks = {name: peak_memory(step) for name, step in steps.items()}
-    operations = {name: count_operations(model, images) for name, model in models.items()}
+    rows = measure(models, images, labels, arguments.rounds)
+    for row in rows:
+        print(*(f"{key}={value}" for key, value in row.items()))
+    write_results("models", rows)
 
-    rows = [
+
+def measure(
+    models: dict[str, nn.Module], images: Tensor, labels: Tensor, rounds: int
+) -> list[dict[str, object]]:
+    """Return one row per model."""
+    steps = {n: partial(training_step, m, images, labels) for n, m in models.items()}
+    passes = {n: partial(inference, m, images) for n, m in models.items()}
+    step_ratios = measure_ratios(steps, "standard", rounds)
+    pass_ratios = measure_ratios(passes, "standard", rounds)
+    return [
         {
             "model": name,
-            "training_step_ratio": round(median_ratio(step_seconds, name), 2),
+            "training_step_ratio": round(step_ratios[name], 2),
             "target": TARGETS.get(name),
-            "inference_ratio": round(median_ratio(pass_seconds, name), 2),
-            "peak_memory_mb": round(peaks[name] / 1e6, 1),
-            "forward_gflop": round(operations[name] / 1e9, 2),
+            "inference_ratio": round(pass_ratios[name], 2),
+            "peak_memory_mb": round(peak_memory(steps[name]) / 1e6, 1),
+            "forward_gflop": round(count_operations(model, images) / 1e9, 2),
         }
-        for name in names
+        for name, model in models.items()
     ]
-    print("| model | training step | target | inference | peak memory, MB | forward, GFLOP |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for row in rows:
-        print("| " + " | ".join("" if v is None else f"{v}" for v in row.values()) + " |")
-    print(
-        f"\nstandard: {1e3 * statistics.median(step_seconds['standard']):.1f} ms per step, "
-        f"{1e3 * statistics.median(pass_seconds['standard']):.1f} ms per forward pass; "
-        f"batch {arguments.batch}, {arguments.channels}×{arguments.size}×{arguments.size}, "
-        f"{torch.get_num_threads()} thread(s), {arguments.rounds} rounds"
-    )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Timing for noisy machines: contenders take turns, and only ratios are reported.
 
 Each round runs every contender once, so that a slow moment hits all of them; a ratio is the median
-over the rounds of the quotient within a round.
+over the rounds of the quotient within a round. Seconds are those of this thread, which other work
+on the machine does not lengthen unless it takes the caches: contenders run on one thread.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ ROUNDS = 11
 def time_interleaved(
     contenders: Mapping[str, Callable[[], object]], rounds: int = ROUNDS
 ) -> dict[str, list[float]]:
-    """Return the seconds of every contender in every round, after one round to warm up."""
+    """Return the CPU seconds of every contender in every round, after one round to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for run in contenders.values():
         run()
     for _ in range(rounds):
         for name, run in contenders.items():
-            start = time.perf_counter()
+            start = time.thread_time()
             run()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(time.thread_time() - start)
     return seconds
 
 

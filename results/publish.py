@@ -28,7 +28,7 @@ from results.tables import BLOCKS, Evidence
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "results" / "runs"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "models.md")
 PICTURES = ROOT / "docs" / "images" / "results"
 FIGURES = (
     "suppl1-accuracy",

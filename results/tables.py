@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from equiscale.analysis.comparison import (
-    compare_published,
-    published_accuracy,
-    published_epoch_seconds,
-)
+from equiscale.analysis.comparison import compare_published, published_accuracy
 from equiscale.analysis.runs import Runs
 from equiscale.analysis.statistics import pearson
-from equiscale.analysis.summaries import channel_correlations, reported_runs, summarize_accuracy
+from equiscale.analysis.summaries import (
+    channel_correlations,
+    count_strong,
+    reported_runs,
+    summarize_accuracy,
+)
 from equiscale.core.spec import Scenario
 from equiscale.models.base import list_models, model_card
 from equiscale.report.figure_data import FigureData, NothingToDrawError
 from equiscale.report.figures import MAIN_MODELS
+from equiscale.report.style import order_datasets
 from equiscale.results.key import PROTOCOL_VERSION
 
 ROOT = Path(__file__).parents[1]
@@ -52,8 +54,8 @@ class Evidence:
     @cached_property
     def costs(self) -> dict[str, dict[str, Any]]:
         """Measured cost of each model, from `benchmarks/models.py`."""
-        rows = json.loads((ROOT / "benchmarks" / "results" / "models.json").read_text())
-        return {row["model"]: row for row in rows}
+        content = json.loads((ROOT / "benchmarks" / "results" / "models.json").read_text())
+        return {row["model"]: row for row in content["rows"]}
 
     def mean(self, dataset: str, scenario: Scenario, model: str) -> float | None:
         """Return the mean accuracy of a cell, if it was run."""
@@ -117,22 +119,18 @@ def _best_published(dataset: str) -> list[str]:
 
 def published(evidence: Evidence) -> str:
     """Every cell that is published and that we ran, of the paper's protocol."""
-    spread = published_accuracy().select(
-        pl.col("dataset").alias("dataset_name"), "scenario", "model", published_std="std"
-    )
-    names = ["dataset_name", "scenario", "model"]
-    compared = compare_published(evidence.data.cells).join(spread, on=names, maintain_order="left")
+    compared = compare_published(evidence.data.cells)
     rows = []
     for row in compared.iter_rows(named=True):
         deviation = row["difference"] / row["published_std"]
         theirs = f"{percent(row['published'])} ± {percent(row['published_std'])}"
-        within = "yes" if abs(deviation) <= 2 else "**no**"
+        within = "yes" if row["near"] else "**no**"
         cell = [row["dataset"], row["scenario"], f"`{row['model']}`", row["runs"]]
         rows.append([*cell, percent(row["mean"]), theirs, f"{deviation:+.1f}", within])
-    inside = sum(row[-1] == "yes" for row in rows)
+    near = compared["near"].sum()
     headings = ["dataset", "scenario", "model", "our seeds", "ours", "published mean ± sd"]
     table = markdown_table([*headings, "difference in sd", "within 2 sd"], rows)
-    return f"{table}\n{inside} of {len(rows)} cells lie within two published standard deviations.\n"
+    return f"{table}\n{near} of {len(rows)} cells lie within two published standard deviations.\n"
 
 
 def others(evidence: Evidence) -> str:
@@ -149,22 +147,35 @@ def others(evidence: Evidence) -> str:
     return markdown_table(["dataset", "scenario", "model", "lr", "mean", "all seeds"], rows)
 
 
+def costs(evidence: Evidence) -> str:
+    """Time, memory and operations of every model, measured side by side."""
+    rows = [
+        [
+            f"`{name}`",
+            _ratio(row["training_step_ratio"]),
+            NONE if row["target"] is None else f"{row['target']:g}",
+            _ratio(row["inference_ratio"]),
+            f"{row['peak_memory_mb']:.0f}",
+            f"{row['forward_gflop']:.1f}" if row["forward_gflop"] >= _COUNTED else NONE,
+        ]
+        for name, row in evidence.costs.items()
+    ]
+    headings = ["model", "training step", "to reach", "inference", "peak memory, MB", "GFLOP"]
+    return markdown_table(headings, rows)
+
+
+_COUNTED = 0.5  # below, what the fast scaled convolution does was not seen
+
+
 def epochs(evidence: Evidence) -> str:
     """Time of a training epoch over that of standard, ours beside the paper's Table 2."""
-    theirs = {
-        (model, dataset): seconds for model, dataset, seconds in published_epoch_seconds().rows()
-    }
-    ours: dict[str, dict[str, float]] = {}
-    for row in evidence.data.costs.iter_rows(named=True):
-        if row["epoch_seconds"] is not None:
-            ours.setdefault(row["dataset"], {})[row["model"]] = row["epoch_seconds"]
+    costs = evidence.data.costs.filter(pl.col("epoch_ratio").is_not_null())
+    timed = {(row["dataset"], row["model"]): row for row in costs.iter_rows(named=True)}
     rows = []
-    for dataset, seconds in ours.items():
-        for model in (m for m in list_models() if m in seconds and "standard" in seconds):
-            reference = theirs.get((model, dataset))
-            ratio = reference and reference / theirs["standard", dataset]
-            own = seconds[model] / seconds["standard"]
-            rows.append([dataset, f"`{model}`", _ratio(own), _ratio(ratio)])
+    for dataset in order_datasets(costs["dataset"].to_list()):
+        for row in (timed[dataset, m] for m in list_models() if (dataset, m) in timed):
+            ratios = (_ratio(row["epoch_ratio"]), _ratio(row["published_ratio"]))
+            rows.append([dataset, f"`{row['model']}`", *ratios])
     return markdown_table(["dataset", "model", "ours", "published"], rows)
 
 
@@ -239,11 +250,11 @@ def slice_selection(evidence: Evidence) -> str:
     rows = []
     for layer in selection.pools:
         chosen = selection.chosen[layer]
-        correlations = [
-            channel_correlations(selection, layer, item) for item in range(chosen.shape[1])
+        strong = [
+            count_strong(channel_correlations(selection, layer, item))
+            for item in range(chosen.shape[1])
         ]
-        above = np.mean([(r > 0.9).sum() for r in correlations])
-        example = int((correlations[selection.example] > 0.9).sum())
+        above, example = np.mean(strong), strong[selection.example]
         channels, largest = chosen.shape[2], int(chosen.max())
         rows.append([layer, channels, f"{above:.1f}", example, int(np.median(chosen)), largest])
     headings = ["layer", "channels", "with r > 0.9, mean over test objects", "for the example"]
@@ -273,6 +284,7 @@ BLOCKS = {
     "results": models,
     "published": published,
     "others": others,
+    "costs": costs,
     "epochs": epochs,
     "winners": winners,
     "directions": directions,

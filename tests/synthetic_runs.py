@@ -14,12 +14,11 @@ from equiscale.analysis.comparison import published_sizes
 from equiscale.analysis.runs import SIZES
 from equiscale.core.spec import Scenario
 from equiscale.evaluation.equivariance import SIZE_PAIRS
-from equiscale.report.style import STYLES
+from equiscale.report.style import PAPER_MODELS
 from equiscale.results.key import RunKey, TrainingProtocol
 from equiscale.results.record import History, Measurement, Predictions, RunRecord
 from equiscale.results.store import RunStore
 
-MODELS = tuple(STYLES)
 OBJECTS = {"emoji": (36, 1), "mnist": (10, 50), "trafficsign": (16, 25), "aerial": (9, 25)}
 EPOCH_SECONDS = {"standard": 1.0, "pixel_pool": 9.0, "slice_pool": 8.0, "energy_pool": 6.0}
 POOLING = {"pixel_pool": "pixel", "slice_pool": "slice", "energy_pool": "energy"}
@@ -31,7 +30,7 @@ class Study:
 
     datasets: Sequence[str] = ("emoji",)
     scenarios: Sequence[Scenario] = tuple(Scenario)
-    models: Sequence[str] = MODELS
+    models: Sequence[str] = PAPER_MODELS
     seeds: Sequence[int] = (1, 2, 3)
     protocol: TrainingProtocol = field(default_factory=TrainingProtocol)
     class_names: Mapping[int, str] | None = None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,17 +8,22 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from scipy import stats
 from tests.synthetic_runs import Study, write_records
 
 from equiscale.analysis.comparison import (
+    compare_costs,
     compare_published,
     published_accuracy,
     published_epoch_seconds,
     published_sizes,
 )
-from equiscale.analysis.runs import SIZES, RunsReader, normalize_table, read_runs
+from equiscale.analysis.runs import SIZES, RunsReader, Selection, normalize_table, read_runs
 from equiscale.analysis.summaries import (
+    best_channels,
+    channel_correlations,
     compare_models,
+    count_strong,
     rank_cells,
     reported_runs,
     reported_selections,
@@ -145,6 +151,7 @@ def test_the_comparison_says_whether_the_published_mean_is_inside() -> None:
     unknown = [{"model": "my:net"}]
     compared = compare_published(summarize_accuracy(table(*near, *far, *unknown))).to_dicts()
     assert [(c["model"], c["inside"]) for c in compared] == [("standard", True), ("xu", False)]
+    assert [c["near"] for c in compared] == [True, False]
     assert compared[0]["published"] == 0.3911
 
 
@@ -170,12 +177,37 @@ def test_a_collected_table_gives_the_same_cells(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("a.csv", "x,y\n1,2\n"), ("a.parquet", "not parquet"), ("a.txt", "runs"), ("b.csv", "")],
+    [
+        ("a.csv", "x,y\n1,2\n"),
+        ("a.parquet", "not parquet"),
+        ("a.txt", "runs"),
+        ("b.csv", ""),
+        ("c.csv", "run_id,model,dataset,scenario,seed,test_accuracy\na,b,c,mid2rest,1,good\n"),
+    ],
 )
 def test_a_foreign_file_is_named(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(InputFileError, match=name):
         read_runs(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "runs.parquet"])
+def test_values_that_are_not_finite_count_as_missing(tmp_path: Path, name: str) -> None:
+    found = [record_row(r) for r in Study(scenarios=MID, models=("standard", "xu")).records()]
+    for row in found:
+        row["median_epoch_seconds"] = math.nan
+        if row["model"] == "xu":
+            row["test_accuracy"] = math.nan
+        elif row["seed"] == 2:
+            row |= {"test_accuracy": -math.inf, "accuracy_20": math.nan}
+    write_table(found, tmp_path / name)
+    runs = reported_runs(read_runs(tmp_path / name).table)
+    cells = {row["model"]: row for row in summarize_accuracy(runs).iter_rows(named=True)}
+    assert cells["standard"]["seeds"] == [1, 3]
+    assert cells["standard"]["missing"] == [2]
+    assert cells["xu"]["mean"] is None
+    assert summarize_costs(runs)["epoch_ratio"].to_list() == [None, None]
+    assert summarize_sizes(runs).filter(pl.col("model") == "standard")["runs"][0] == 2
 
 
 def test_an_absent_or_empty_directory_says_what_to_do(tmp_path: Path) -> None:
@@ -190,6 +222,7 @@ def test_half_written_records_are_left_out_and_said(tmp_path: Path) -> None:
     broken, *_ = sorted((tmp_path / "done").iterdir())
     (broken / "arrays.npz").write_bytes(b"half")
     (tmp_path / "active" / "0123456789abcdef").mkdir(parents=True)
+    (tmp_path / "done" / "notes.txt").write_text("not a run")
     runs = read_runs(tmp_path)
     assert len(runs.table) == 2
     assert "checksum" in runs.problems[0]
@@ -238,3 +271,27 @@ def test_the_selection_shown_is_that_of_the_reported_rate_and_content(tmp_path: 
         ("emoji emojixxx", better[0].key.run_id),
         ("emoji yyyyyyyy", other[0].key.run_id),
     ]
+
+
+def test_epoch_times_are_compared_with_those_of_standard() -> None:
+    seconds = {"standard": 2.0, "pixel_pool": 10.0, "mine": 5.0}
+    runs = table(*({"model": m, "median_epoch_seconds": s} for m, s in seconds.items()))
+    costs = compare_costs(summarize_costs(runs))
+    found = {row["model"]: row for row in costs.iter_rows(named=True)}
+    assert [found[model]["epoch_ratio"] for model in seconds] == [1.0, 5.0, 2.5]
+    assert found["pixel_pool"]["published_ratio"] == pytest.approx(6.79 / 0.11)
+    assert found["mine"]["published_ratio"] is None
+
+
+def test_channels_are_sorted_by_their_correlation_with_its_interval() -> None:
+    falling, constant = 81 - np.array(SIZES), np.full(len(SIZES), 7)
+    rising = np.array(SIZES) + np.tile([0, 6], len(SIZES) // 2)
+    chosen = np.stack([falling, constant, rising], axis=1).astype(np.uint8)[:, None]
+    selection = Selection("a", (), 1, {"conv": "slice"}, ("x",), 1, 0, {"conv": chosen}, {})
+    found = channel_correlations(selection, "conv", 0)
+    assert best_channels(found) == [2, 0, 1]
+    assert count_strong(found) == 1
+    low, high = found[2].interval.low, found[2].interval.high
+    expected = stats.pearsonr(SIZES, rising).confidence_interval()
+    assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert found[1].r is None

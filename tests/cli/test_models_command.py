@@ -28,6 +28,21 @@ def test_models_shows_a_card(name: str) -> None:
     assert all(word in result.output for word in (name, "guarantee", "limits", "option"))
 
 
+def test_models_finds_a_module_of_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_of_mine.py").write_text(
+        "from torch import nn\n"
+        "def build(in_channels, num_classes, width=5):\n"
+        "    return nn.Conv2d(in_channels, num_classes, width)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    result = RUNNER.invoke(app, ["models", "module_of_mine:build"])
+    assert result.exit_code == 0, result.exception
+    assert "width = 5" in result.output
+
+
 def test_models_prints_the_table_of_the_documentation() -> None:
     assert RUNNER.invoke(app, ["models", "--markdown"]).output == models_table()
 

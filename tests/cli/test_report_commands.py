@@ -42,9 +42,11 @@ def test_report_writes_one_file(results: Path, tmp_path: Path) -> None:
 def test_compare_prints_every_cell_on_one_line(results: Path, tmp_path: Path) -> None:
     done = equiscale("compare", "--results", results, "--out", "c.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if "standard" in line]
+    (line,) = [line for line in done.stdout.splitlines() if "mid2rest  standard" in line]
     assert "39.11 %" in line
-    assert "published means lie in our interval" in done.stdout
+    assert line.split()[-2:] == ["yes", "yes"]
+    assert "inside: 2 of 2 published means lie in our interval" in done.stdout
+    assert "near: 2 of 2 means of ours lie within two published standard" in done.stdout
     assert len((tmp_path / "c.csv").read_text().splitlines()) == 3
 
 

@@ -156,6 +156,8 @@ def test_sweep_from_a_file(run: Run) -> None:
         ((*SWEEP, "--lr", "0.1", "--select-lr"), "either give learning rates or let them"),
         ((*SWEEP, "--on", "slrum"), "unknown engine 'slrum'; did you mean 'slurm'"),
         ((*SWEEP, "--engine-option", "minutes=3"), "--engine-option is for ray and slurm"),
+        ((*TRAIN, "--option", "pause=NaN"), "the model option pause=nan must be"),
+        ((*SWEEP, "--scenarios", "all,mid"), "unknown scenario 'mid'"),
         (("sweep", "nowhere.toml"), "nowhere.toml"),
         (("status",), "there is no results directory 'runs'"),
         (("collect", "--out", "runs.xls"), "must end in .csv or .parquet"),
@@ -199,6 +201,46 @@ def test_a_corrupt_record_is_reported_and_can_be_made_anew(run: Run) -> None:
     assert run("collect", "--out", "runs.csv")[0] == 0
     assert run(*TRAIN)[0] == run(*TRAIN, "--seed", "2")[0] == 0
     assert len(store.run_ids(RunState.DONE)) == 2
+
+
+def test_a_corrupt_record_is_reported_once_also_if_the_sweep_does_not_need_it(run: Run) -> None:
+    run(*TRAIN, "--option", "pause=0.03")
+    run(*TRAIN, "--seed", "2")
+    for path in Path("runs/done").glob("*/arrays.npz"):
+        path.write_bytes(b"")
+    Path("sweep.toml").write_text(
+        "models = 'tiny_models:TinyNet'\nscenarios = 'mid2rest'\nseeds = 1\n"
+        "[training]\nmax_epochs = 2\n[options.'tiny_models:TinyNet']\npause = 0.03\n"
+    )
+    code, out, err = run("sweep", "sweep.toml", "--workers", "1")
+    assert code == 0, err
+    assert err.count("quarantined: ") == 2
+    assert "1 done" in out
+
+
+def test_a_damaged_note_of_a_failure_does_not_hide_the_others(run: Run) -> None:
+    for seed in ("1", "2"):
+        run("train", "--model", "tiny_models:Raising", "--epochs", "1", "--seed", seed)
+    min(Path("runs/failed").iterdir()).write_text("{")
+    code, out, _ = run("status")
+    assert code == 0
+    assert "no such luck" in out
+    assert "cannot read why a run failed" in out
+
+
+def test_a_diverged_run_needs_no_traceback(run: Run) -> None:
+    code, _, err = run("train", "--model", "tiny_models:Diverging", "--epochs", "1")
+    assert code == 1
+    assert "failed: DivergedError: training diverged in epoch 1" in err
+    assert "Traceback" not in err
+
+
+def test_a_table_that_cannot_be_written(run: Run) -> None:
+    run(*TRAIN)
+    code, _, err = run("collect", "--out", "/proc/runs/runs.csv")
+    assert code == 2
+    assert err.startswith("error: cannot write /proc/runs/runs.csv: ")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -40,3 +40,11 @@ def test_the_sum_says_what_it_does_not_know() -> None:
     estimate = estimate_runs(keys, [timing(KEY, 10)], {"aa": 36})
     assert estimate.seconds == 20
     assert estimate.unknown_runs == 1
+
+
+def test_a_run_takes_its_time_however_many_run_at_once() -> None:
+    timings = [timing(KEY, 10), timing(replace(KEY, model="xu"), 60)]
+    keys = [replace(KEY, seed=2), replace(KEY, seed=3), replace(KEY, model="xu", seed=2)]
+    estimate = estimate_runs(keys, timings, {"aa": 36})
+    assert estimate.seconds_left(slots=1) == 80
+    assert estimate.seconds_left(slots=8) == 60

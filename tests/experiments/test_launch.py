@@ -97,7 +97,7 @@ def test_workers_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dealt == ["0", "1", "0", "1", "0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     assert gpus._environment(1, 6)["CUDA_VISIBLE_DEVICES"] == "7"
-    with pytest.raises(OptionError, match="workers must be at least 1, got 0"):
+    with pytest.raises(OptionError, match="workers must be an integer of at least 1, got 0"):
         LocalLauncher(workers=0)
 
 

@@ -11,9 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from equiscale.core.errors import OptionError
+from equiscale.experiments.launch import LaunchError
 from equiscale.experiments.protocol import DatasetChoice
 from equiscale.results.store import RunState, RunStore
 
@@ -62,6 +65,24 @@ def wait_for(condition: Callable[[], object], seconds: float = 90) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"threads": "x"}, "threads must be an integer"), ({"address": 3}, "address must be a text")],
+)
+def test_impossible_options(options: dict[str, Any], message: str) -> None:
+    from equiscale.experiments.launch_ray import RayLauncher
+
+    with pytest.raises(OptionError, match=message):
+        RayLauncher(**options)
+
+
+def test_nobody_at_the_address() -> None:
+    from equiscale.experiments.launch_ray import RayLauncher
+
+    with pytest.raises(LaunchError, match=r"Ray cluster at 127\.0\.0\.1:1: .*is it running"):
+        _ = RayLauncher(address="127.0.0.1:1").slots
 
 
 @pytest.fixture

@@ -13,11 +13,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equiscale.core.errors import OptionError
 from equiscale.experiments.protocol import DatasetChoice
 from equiscale.results.store import RunState, RunStore
 
@@ -71,6 +73,25 @@ def test_a_run_longer_than_a_task_gets_its_own() -> None:
     from equiscale.experiments.launch_slurm import pack_runs
 
     assert pack_runs([500, 1, 1], capacity=10) == [[0], [1, 2]]
+
+
+@pytest.mark.needs("sbatch")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minutes": "x"}, "minutes must be an integer of at least 1, got 'x'"),
+        ({"threads": 0}, "threads must be an integer"),
+        ({"gpus": -1}, "gpus must be a whole number"),
+        ({"partition": 3}, "partition must be a name"),
+        ({"sbatch": "account=physics"}, "sbatch must be options by name"),
+        ({"minutes": 1}, "would do nothing: give more minutes, or fewer signal_seconds"),
+    ],
+)
+def test_impossible_options(options: dict[str, Any], message: str) -> None:
+    from equiscale.experiments.launch_slurm import SlurmLauncher
+
+    with pytest.raises(OptionError, match=message):
+        SlurmLauncher(**options)
 
 
 def free_ports(count: int) -> list[int]:

@@ -79,6 +79,13 @@ def test_seeds_and_rates_can_be_lists(tmp_path: Path) -> None:
         ("[options]\nxu = 3", 2, "xu must be a table"),
         ("[options.xu]\na = 1\n[option.xu]", 3, "unknown key 'option'"),
         ("seeds = 1\na = = 1", 2, "Invalid value"),
+        ("# seeds = 4\nseeds = 'x'", 2, "seeds must be"),
+        ("models = 'a#b' # seeds = 4\nseeds = 'x' # why", 2, "seeds must be"),
+        ("seeds = 1\nlearning_rates = [1e-3, -1]", 2, "must be positive and finite, got -1"),
+        ("learning_rates = nan", 1, "must be positive and finite"),
+        ("models = 'xu'\nseeds = [1, -1]", 2, "a whole number of at least 0, got -1"),
+        ("[options.xu]\na = 1\n[options.'m:N']\na = 2024-01-01", 4, "a text, a finite number"),
+        ("[options.'m:N']\nb = 1\na = nan", 3, "a text, a finite number"),
     ],
 )
 def test_a_mistake_names_its_line(tmp_path: Path, text: str, line: int, problem: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from equiscale.core.errors import OptionError
-from equiscale.experiments.sweep import find_models
+from equiscale.core.spec import Scenario
+from equiscale.experiments.sweep import find_models, find_scenarios, find_sources
 from equiscale.experiments.sweep_file import SweepRequest
 from equiscale.models import list_models
 
@@ -15,6 +16,14 @@ def test_a_group_stands_for_its_models() -> None:
     assert find_models(["all"]) == list_models()
     assert find_models(["xu", "control", "standard_bn"]) == ["xu", *list_models("control")]
     assert find_models(SweepRequest().models) == list_models("paper")
+
+
+def test_all_does_not_hide_a_name_that_is_unknown() -> None:
+    assert find_scenarios(["all", "mid2rest"]) == tuple(Scenario)
+    with pytest.raises(OptionError, match="unknown scenario 'mid'"):
+        find_scenarios(["all", "mid"])
+    assert find_sources(["all", "emoji"]) == find_sources(["all"])
+    assert find_sources(["all", "mine"])[-1] == "mine"
 
 
 def test_a_group_without_models_is_named() -> None:

@@ -122,6 +122,14 @@ def test_wrong_shape_is_named(saved: Path) -> None:
         load_model(saved)
 
 
+def test_whole_numbers_are_no_weights(saved: Path) -> None:
+    rewrite(saved, {"head.bias": torch.ones(3, dtype=torch.int64)})
+    with pytest.raises(
+        InputFileError, match=r"head\.bias of type torch\.int64, expected torch\.fl"
+    ):
+        load_model(saved)
+
+
 def test_foreign_keys_are_named(saved: Path) -> None:
     rewrite(saved, {"conv9.weight": torch.zeros(1)})
     with pytest.raises(InputFileError, match=r"unexpected \['conv9\.weight'\]"):
@@ -164,6 +172,12 @@ def test_truncated_and_foreign_files(saved: Path) -> None:
         (("standard", 1, 3, {"kernel_size": [7]}), r"cannot be built \(kernel_size must be"),
         (("standard", 1, 3, {"in_channels": 2}), "cannot be built"),
         (("standard", 1, 3, []), "cannot be built"),
+        ((3, 1, 3, {}), r"cannot be built \(a model's name must be a text"),
+        (
+            '{"class_names":null,"derived":{"a":"b"},"in_channels":1,"name":"standard","num_classes":3,'
+            '"options":{}}',
+            "no description of its model",
+        ),
         (("standard", 10**12, 3, {}), "cannot be built"),
         ((["standard"], 1, 3, {}), r"cannot be built \(a model's name must be a text"),
     ],

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -8,7 +9,8 @@ import pytest
 from equiscale.analysis.runs import Runs, normalize_table
 from equiscale.core.errors import OptionError
 from equiscale.core.spec import Scenario
-from equiscale.report.figures import FIGURES, write_figures
+from equiscale.report.figure_data import FigureData
+from equiscale.report.figures import FIGURES, MAIN_MODELS, write_figures
 from equiscale.report.page_data import encode_sizes, page_data
 
 STARTS = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
@@ -49,6 +51,28 @@ def test_one_run_draws_what_it_can_and_says_what_is_missing(tmp_path: Path) -> N
     assert outcome["fig7-slice-selection"] == "not drawn: no run has a layer with slice pooling"
     assert (tmp_path / "suppl1-accuracy.svg").exists()
     assert page_data(runs)["cells"][0]["curve"]["mean"] == []
+
+
+@pytest.mark.parametrize("name", ["fig5-accuracy-per-size", "suppl3-equivariance"])
+def test_nothing_is_cut_off_a_narrow_figure(runs: Runs, name: str) -> None:
+    table = runs.table.filter(scenario="mid2rest", protocol="paper-1", dataset="emoji")
+    data = FigureData(replace(runs, table=table), "paper-1")
+    figure = FIGURES[name](data)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+
+
+def test_variants_of_ours_do_not_crowd_the_figures_of_the_paper() -> None:
+    rows = [
+        {"run_id": m, "model": m, "dataset": "emoji", "scenario": "mid2rest", "seed": 1}
+        | {"test_accuracy": 0.5, "protocol": "paper-1"}
+        for m in ("standard", "scale_channels", "my.module:Net")
+    ]
+    data = FigureData(Runs(normalize_table(rows)), "paper-1")
+    assert data.models(MAIN_MODELS) == ["standard", "my.module:Net"]
+    assert data.models(None) == ["standard", "scale_channels", "my.module:Net"]
 
 
 def test_unknown_names_are_refused(runs: Runs, tmp_path: Path) -> None:

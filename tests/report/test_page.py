@@ -15,6 +15,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
+from tests.browser import WIDTHS, emulate, open_page, start_browser
 from tests.synthetic_runs import Study, write_records
 
 from equiscale.analysis.runs import Runs, read_runs
@@ -25,23 +26,12 @@ from equiscale.report.page_data import page_data
 from equiscale.report.server import PageServer
 from equiscale.results.record import Measurement
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-)
-WIDTHS = {"desktop": 1280, "tablet": 800, "phone": 390}
 pytestmark = pytest.mark.needs("chromium")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    for flag in FLAGS.split():
-        options.add_argument(flag)
-    options.binary_location = "/usr/bin/chromium"
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService("/usr/bin/chromedriver")
-    driver = webdriver.Chrome(options=options, service=service)
+    driver = start_browser()
     yield driver
     driver.quit()
 
@@ -58,13 +48,8 @@ def opened(browser: webdriver.Chrome, page: str) -> webdriver.Chrome:
     browser.get("about:blank")
     browser.get_log("browser")
     browser.get_log("performance")
-    _open(browser, page)
+    open_page(browser, page)
     return browser
-
-
-def _open(browser: webdriver.Chrome, address: str) -> None:
-    browser.get(address)
-    _until(browser, lambda: browser.find_element(By.TAG_NAME, "body").get_attribute("data-ready"))
 
 
 def _until(browser: webdriver.Chrome, condition: Callable[[], Any], seconds: float = 30) -> None:
@@ -165,11 +150,8 @@ def test_charts_have_text_alternatives(opened: webdriver.Chrome) -> None:
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_fits_every_screen(browser: webdriver.Chrome, page: str, width: int, theme: str) -> None:
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    feature = {"name": "prefers-color-scheme", "value": theme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-    _open(browser, page)
+    emulate(browser, width, 900, theme)
+    open_page(browser, page)
     script = "return [document.documentElement.scrollWidth, getComputedStyle(document.body).color]"
     scrolled, colour = browser.execute_script(script)
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -183,7 +165,7 @@ def test_a_page_of_one_run_loads(browser: webdriver.Chrome, tmp_path: Path) -> N
     write_records(study.records(), tmp_path / "runs")
     write_page(read_runs(tmp_path / "runs"), tmp_path / "one.html")
     browser.get_log("browser")
-    _open(browser, (tmp_path / "one.html").as_uri())
+    open_page(browser, (tmp_path / "one.html").as_uri())
     assert browser.get_log("browser") == []
     assert "1 run" in _text(browser, ".top")
     assert "A comparison needs two models" in _text(browser, "#pairs")
@@ -202,7 +184,7 @@ def test_a_served_page_follows_the_runs(
             assert "no finished run" in _text(browser, "body")
             write_records(records[:1], tmp_path)
             browser.get("about:blank")
-            _open(browser, f"{serving.url}#scenario=mid2rest")
+            open_page(browser, f"{serving.url}#scenario=mid2rest")
             assert "1 run" in _text(browser, ".top")
             write_records(records[1:], tmp_path)
             _until(browser, lambda: "3 runs" in _text(browser, ".top"))

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from importlib import resources
 from itertools import combinations
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from equiscale.report.style import PAPER_DARK, PAPER_LIGHT, STYLES, style_models
+from equiscale import list_models
+from equiscale.report.style import (
+    MARKERS,
+    PAPER_DARK,
+    PAPER_LIGHT,
+    PAPER_MODELS,
+    STYLES,
+    order_datasets,
+    style_models,
+)
 
 Array = NDArray[np.float64]
 
@@ -53,18 +64,37 @@ def test_lines_stand_out_from_the_paper(model: str) -> None:
 
 @pytest.mark.parametrize("deficiency", DEFICIENCIES)
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_models_that_look_alike_differ_in_dash_or_marker(deficiency: str, theme: str) -> None:
+def test_models_that_look_alike_differ_in_dash_and_marker(deficiency: str, theme: str) -> None:
     seen = {
         model: oklab(matrix(DEFICIENCIES[deficiency]) @ linear(getattr(style, theme)))
         for model, style in STYLES.items()
     }
     for first, second in combinations(STYLES, 2):
         distance = float(np.linalg.norm(seen[first] - seen[second]))
-        same_dash = STYLES[first].dash == STYLES[second].dash
-        assert distance > 0.06 or not same_dash, (first, second, distance)
+        if distance <= 0.06:
+            assert STYLES[first].dash != STYLES[second].dash, (first, second, distance)
+            assert STYLES[first].marker != STYLES[second].marker, (first, second, distance)
 
 
 def test_unknown_models_come_last_and_have_a_style() -> None:
     styles = style_models(["my.module:Net", "xu", "standard"])
     assert list(styles) == ["standard", "xu", "my.module:Net"]
     assert styles["my.module:Net"].label == "Net"
+
+
+def test_every_model_of_the_package_has_its_own_style() -> None:
+    assert set(STYLES) == set(list_models())
+    assert set(PAPER_MODELS) == set(list_models("paper"))
+    assert len({(s.light, s.dash, s.marker) for s in STYLES.values()}) == len(STYLES)
+    assert {style.marker for style in STYLES.values()} <= set(MARKERS)
+
+
+def test_the_page_knows_every_marker() -> None:
+    script = (resources.files("equiscale.report") / "assets" / "charts.js").read_text("utf-8")
+    (shapes,) = re.findall(r"const SHAPES = \{(.*?)\n\};", script, re.DOTALL)
+    known = re.findall(r'(?:"(.)"|\b(\w)): (?:ring|cross)', shapes)
+    assert {a or b for a, b in known} == set(MARKERS)
+
+
+def test_datasets_of_the_paper_come_first() -> None:
+    assert order_datasets(["zoo", "aerial", "emoji", "aerial"]) == ["emoji", "aerial", "zoo"]

@@ -69,6 +69,8 @@ def test_a_tuple_option_is_the_same_key_as_a_list(make_key: MakeKey) -> None:
         ({"seed": -1}, "seed must be a whole number"),
         ({"seed": 1.5}, "seed must be a whole number"),
         ({"seed": 2**63}, "seed must be a whole number"),
+        ({"model_options": {"a": float("inf")}}, "option a=inf must be a text, a finite number"),
+        ({"model_options": {"a": [{1}]}}, "option a="),
     ],
 )
 def test_impossible_keys(make_key: MakeKey, change: dict[str, object], message: str) -> None:

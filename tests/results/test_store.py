@@ -98,6 +98,39 @@ def test_a_record_in_the_wrong_place_is_not_used(make_record: MakeRecord, tmp_pa
         store.load("0" * 16)
 
 
+def test_a_record_that_another_process_quarantines_meanwhile_is_passed_over(
+    make_record: MakeRecord, tmp_path: Path
+) -> None:
+    store = RunStore(tmp_path)
+    ids = sorted(publish(store, make_record(seed=seed)) for seed in (1, 2, 3))
+    records = store.load_all(problems=[])
+    assert next(records).key.run_id == ids[0]
+    (tmp_path / "quarantine").mkdir()
+    store.directory(ids[1]).rename(tmp_path / "quarantine" / f"{ids[1]}.1")
+    assert [record.key.run_id for record in records] == [ids[2]]
+
+
+def test_a_directory_that_a_file_manager_left_in_a_record_does_no_harm(
+    make_record: MakeRecord, tmp_path: Path
+) -> None:
+    store = RunStore(tmp_path)
+    run_id = publish(store, make_record())
+    (store.directory(run_id) / ".thumbnails").mkdir()
+    (store.directory(run_id) / ".DS_Store").touch()
+    assert store.load(run_id).key.run_id == run_id
+
+
+def test_a_damaged_note_of_a_failure_is_named(make_key: MakeKey, tmp_path: Path) -> None:
+    store, key = RunStore(tmp_path), make_key()
+    claim = store.claim(key)
+    assert claim is not None
+    store.fail(Failure(key, "error", "why"), claim)
+    (path,) = (tmp_path / "failed").iterdir()
+    path.write_text("{")
+    with pytest.raises(StoreError, match="remove the file, and the run counts as missing"):
+        store.failure(key.run_id)
+
+
 def test_a_newer_record_stays_where_it_is(make_record: MakeRecord, tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     run_id = publish(store, make_record())

@@ -11,6 +11,7 @@ from equiscale.results.key import PROTOCOL_VERSION
 
 CITATION = "Altstidl et al., Just a Matter of Scale?, arXiv 2211.10288"
 _JOIN = ("dataset_name", "scenario", "model")
+_PUBLISHED = ("dataset", "scenario", "model")
 
 
 @cache
@@ -26,6 +27,13 @@ def published_sizes() -> pl.DataFrame:
 
 
 @cache
+def published_curves() -> dict[tuple[str, ...], list[float]]:
+    """Return the mean at each object size, ascending, by dataset, scenario and model."""
+    parts = published_sizes().sort("object_size").partition_by(*_PUBLISHED, as_dict=True)
+    return {keys: part["mean"].to_list() for keys, part in parts.items()}
+
+
+@cache
 def published_epoch_seconds() -> pl.DataFrame:
     """Return model, dataset and seconds per epoch on the authors' A100."""
     wide = _read("published_epoch_seconds.csv")
@@ -37,13 +45,15 @@ def compare_published(cells: pl.DataFrame) -> pl.DataFrame:
 
     Columns beside those of a cell: `mean`, `low`, `high`, `runs`, `published`, `difference`
     (ours minus published), `inside` (whether the published mean lies in our interval; null
-    without one) and `same_protocol`.
+    without one), `near` (whether our mean lies within two published standard deviations of the
+    published mean) and `same_protocol`.
     """
     published = published_accuracy().select(
         pl.col("dataset").alias("dataset_name"),
         "scenario",
         "model",
         pl.col("mean").alias("published"),
+        pl.col("std").alias("published_std"),
         pl.col("runs").alias("published_runs"),
     )
     wanted = ("protocol", "dataset", "dataset_name", "scenario", "model", "learning_rate", "runs")
@@ -55,9 +65,25 @@ def compare_published(cells: pl.DataFrame) -> pl.DataFrame:
         .with_columns(
             difference=pl.col("mean") - pl.col("published"),
             inside=pl.col("published").is_between(pl.col("low"), pl.col("high")),
+            near=(pl.col("mean") - pl.col("published")).abs() <= 2 * pl.col("published_std"),
             same_protocol=pl.col("protocol") == PROTOCOL_VERSION,
         )
     )
+
+
+def compare_costs(costs: pl.DataFrame) -> pl.DataFrame:
+    """Return costs with `published_seconds` per epoch and `published_ratio`, that to `standard`."""
+    published = published_epoch_seconds().rename({"dataset": "dataset_name"})
+    standard = published.filter(pl.col("model") == "standard").select(
+        "dataset_name", standard="seconds"
+    )
+    ratios = published.join(standard, on="dataset_name").select(
+        "dataset_name",
+        "model",
+        published_seconds="seconds",
+        published_ratio=pl.col("seconds") / pl.col("standard"),
+    )
+    return costs.join(ratios, on=("dataset_name", "model"), how="left", maintain_order="left")
 
 
 def _read(name: str) -> pl.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -139,11 +139,11 @@ class RunsReader:
             self._problems.append(str(error))
             return
         self._rows[run_id] = record_row(record)
-        selection = _selection(record)
-        if selection is not None:
-            kind = replace(record.key, seed=0).run_id
-            known = self._selections.get(kind)
-            if known is None or selection.seed < known.seed:
+        kind = replace(record.key, seed=0).run_id
+        known = self._selections.get(kind)
+        if known is None or record.key.seed < known.seed:
+            selection = _selection(record)
+            if selection is not None:
                 self._selections[kind] = selection
 
     def _others(self) -> dict[str, int]:
@@ -203,19 +203,17 @@ def _with_defaults(table: pl.DataFrame) -> pl.DataFrame:
     texts = ["model", "model_options", "dataset", "dataset_hash", "protocol"]
     return table.with_columns(
         *(pl.lit(None, pl.Float64).alias(name) for name in sizes),
-        *(pl.col(name).cast(pl.String).fill_null("") for name in texts),
-    ).with_columns(pl.col("valid_accuracy").cast(pl.Float64))
+        pl.col(texts).cast(pl.String).fill_null(""),
+        pl.col("test_accuracy", "valid_accuracy", "learning_rate").cast(pl.Float64),
+    )
 
 
 def _read_table(path: Path) -> Runs:
     expected = "a table that `equiscale collect` wrote"
     if path.suffix not in TABLE_SUFFIXES:
         raise InputFileError(path, f"a file that ends in {path.suffix!r}", expected)
-    try:
+    with _explained(path, expected):
         table = _read_frame(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputFileError(path, f"an unreadable file ({reason})", expected) from error
     lacking = [name for name in _REQUIRED if name not in table.columns]
     if lacking:
         raise InputFileError(path, f"no column {', '.join(lacking)}", expected)
@@ -224,13 +222,26 @@ def _read_table(path: Path) -> Runs:
         raise InputFileError(path, f"the scenarios {sorted(map(str, unknown))}", expected)
     if table.is_empty():
         raise InputFileError(path, "no runs", expected)
-    return Runs(normalize_table(table), source=str(path))
+    with _explained(path, expected):
+        return Runs(normalize_table(table), source=str(path))
+
+
+@contextlib.contextmanager
+def _explained(path: Path, expected: str) -> Iterator[None]:
+    """Turn what a table's reader says into one sentence."""
+    try:
+        yield
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputFileError(path, f"an unreadable file ({reason})", expected) from error
 
 
 def _read_frame(path: Path) -> pl.DataFrame:
     if path.suffix == ".parquet":
         return pl.read_parquet(path)
-    return pl.read_csv(path, infer_schema_length=None)
+    table = pl.read_csv(path, infer_schema_length=None, null_values=["nan", "inf", "-inf"])
+    empty = [column.name for column in table if column.null_count() == len(table)]
+    return table.with_columns(pl.col(empty).cast(pl.Float64))
 
 
 def _selection(record: RunRecord) -> Selection | None:

@@ -65,19 +65,17 @@ def _measured_rows(runs: pl.DataFrame) -> list[dict[str, Any]]:
     reported = reported_runs(runs)
     costs = {row["model"]: row for row in summarize_costs(reported).iter_rows(named=True)}
     errors = _last_stage_errors(reported)
-    standard = costs.get("standard", {}).get("epoch_seconds")
     rows = []
     for keys, cells in summarize_accuracy(reported).group_by("model", maintain_order=True):
         model, cost = str(keys[0]), costs[str(keys[0])]
         row = _row(model, MEASURED, dict(zip(cells["scenario"], cells["mean"], strict=True)))
-        seconds = cost["epoch_seconds"]
         row |= {
             "runs": int(cells["runs"].sum()),
             "gap": _mean(cells["gap"].to_list()),
             "equivariance_error": errors.get(model),
             "parameters": None if cost["parameters"] is None else int(cost["parameters"]),
-            "epoch_seconds": seconds,
-            "epoch_ratio": seconds / standard if seconds and standard else None,
+            "epoch_seconds": cost["epoch_seconds"],
+            "epoch_ratio": cost["epoch_ratio"],
         }
         rows.append(row)
     return rows

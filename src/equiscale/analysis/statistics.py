@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,13 +44,18 @@ def bootstrap_means(
     if count < 2:
         nothing = np.full(values.shape[1], np.nan)
         return nothing, nothing
-    draws = numpy_generator("bootstrap", str(count)).multinomial(
-        count, np.full(count, 1 / count), size=resamples
-    )
-    means = draws @ values / count
+    means = _bootstrap_draws(count, resamples) @ values / count
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
     return low, high
+
+
+@lru_cache(maxsize=64)
+def _bootstrap_draws(count: int, resamples: int) -> Floats:
+    """`-> [resamples, count]`: how often each value occurs in each resample."""
+    generator = numpy_generator("bootstrap", str(count))
+    draws = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
+    return draws.astype(np.float64)
 
 
 def bootstrap_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:

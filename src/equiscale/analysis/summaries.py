@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from equiscale.analysis.runs import CELL, SIZES, Selection
 from equiscale.analysis.statistics import (
+    Correlation,
     Ranking,
     bootstrap_interval,
     bootstrap_means,
     compare_paired,
-    correlate_columns,
+    pearson,
     rank_models,
 )
 from equiscale.core.spec import Scenario
@@ -165,7 +166,10 @@ def _mean_error(run: dict[str, Any], columns: Iterable[re.Match[str]]) -> tuple[
 
 
 def summarize_costs(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return seconds per epoch and image, memory and operations per protocol, dataset and model."""
+    """Return seconds per epoch and image, memory and operations per protocol, dataset and model.
+
+    `epoch_ratio` is the time of an epoch divided by that of `standard`, null without one.
+    """
     wanted = {
         "median_epoch_seconds": "epoch_seconds",
         "first_epoch_seconds": "first_epoch_seconds",
@@ -187,10 +191,14 @@ def summarize_costs(runs: pl.DataFrame) -> pl.DataFrame:
         if name.endswith("epoch_seconds")
     )
     columns = [pl.col(name).cast(pl.Float64).median().alias(v) for name, v in present.items()]
-    groups = comparable.group_by("protocol", "dataset", "model", "model_name", maintain_order=True)
-    costs = groups.agg(*columns, pl.len().alias("runs"))
+    keys = ("protocol", "dataset", "dataset_name", "model", "model_name")
+    costs = comparable.group_by(*keys, maintain_order=True).agg(*columns, runs=pl.len())
     absent = [label for name, label in wanted.items() if name not in present]
-    return costs.with_columns(pl.lit(None, pl.Float64).alias(name) for name in absent)
+    costs = costs.with_columns(pl.lit(None, pl.Float64).alias(name) for name in absent)
+    standard = pl.col("epoch_seconds").filter(pl.col("model") == "standard").first()
+    return costs.with_columns(
+        epoch_ratio=pl.col("epoch_seconds") / standard.over("protocol", "dataset")
+    )
 
 
 def rank_cells(cells: pl.DataFrame, protocol: str) -> Ranking | None:
@@ -231,7 +239,20 @@ def compare_models(cells: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def channel_correlations(selection: Selection, layer: str, item: int) -> NDArray[np.float64]:
-    """`-> [channels]`: Pearson's r of object size and chosen kernel size for one test object."""
-    chosen = selection.chosen[layer][:, item].astype(np.float64)
-    return correlate_columns(np.array(SIZES, float), chosen)
+def channel_correlations(selection: Selection, layer: str, item: int) -> list[Correlation]:
+    """Return Pearson's r of object size and chosen kernel size by channel, for one test object."""
+    return [pearson(SIZES, kernel_sizes) for kernel_sizes in selection.chosen[layer][:, item].T]
+
+
+def count_strong(correlations: Iterable[Correlation], above: float = 0.9) -> int:
+    """Return how many channels follow the object with an r above a bound."""
+    return sum(c.r is not None and c.r > above for c in correlations)
+
+
+def best_channels(correlations: Sequence[Correlation]) -> list[int]:
+    """Return the channels, those that follow the object best first; constant ones come last."""
+    return sorted(range(len(correlations)), key=lambda c: -_r_or_least(correlations[c]))
+
+
+def _r_or_least(correlation: Correlation) -> float:
+    return -2.0 if correlation.r is None else correlation.r

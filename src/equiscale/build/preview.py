@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equiscale.build.extras import import_extra
-from equiscale.core.errors import OptionError, StorageError
+from equiscale.core.errors import OptionError
 from equiscale.core.files import atomic_write
 from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
 from equiscale.data.schema import StirArrays
@@ -68,11 +68,8 @@ def draw_preview(
 
 def write_preview(path: Path, sheet: Image) -> None:
     """Write a contact sheet as PNG, atomically."""
-    try:
-        with atomic_write(path) as file:
-            sheet.save(file, format="PNG")
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    with atomic_write(path) as file:
+        sheet.save(file, format="PNG")
 
 
 def _shortened(name: str, longest: int = 24) -> str:

@@ -9,9 +9,16 @@ import typer
 from rich.console import Console
 
 from equiscale.cli import options
+from equiscale.cli.option_groups import (
+    EngineOptions,
+    RunOptions,
+    TrainingOptions,
+    with_option_groups,
+)
 from equiscale.cli.sweep import (
     create_launcher,
     exit_if_failed,
+    job_settings,
     parse_rates,
     parse_seeds,
     print_plan,
@@ -19,8 +26,8 @@ from equiscale.cli.sweep import (
 )
 
 
+@with_option_groups
 def bench(
-    context: typer.Context,
     model: Annotated[str, typer.Argument(help="my_module:MyNet, or the name of a model.")],
     data: Annotated[
         str, typer.Option(help="Name or file of a dataset.", rich_help_panel=options.GRID)
@@ -34,20 +41,9 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Also write the page.")] = None,
     dry_run: options.DryRun = False,
     retry_failed: options.RetryFailed = False,
-    on: options.Engine = "local",
-    workers: options.Workers = None,
-    per_gpu: options.PerGpu = 1,
-    engine_option: options.EngineOption = [],  # noqa: B006
-    device: options.Device = None,
-    threads: options.Threads = None,
-    track: options.Track = "",
-    weights: options.Weights = True,
-    batch_size: options.BatchSize = None,
-    epochs: options.Epochs = None,
-    patience: options.Patience = None,
-    optimizer: options.Optimizer = None,
-    reshuffle: options.Reshuffle = False,
-    augmentation: options.Augmentation = None,
+    engine: EngineOptions = EngineOptions(),  # noqa: B008 - frozen
+    run: RunOptions = RunOptions(),  # noqa: B008
+    training: TrainingOptions = TrainingOptions(),  # noqa: B008
 ) -> None:
     """Train, test and measure a model on all scenarios, and print where it stands.
 
@@ -67,15 +63,15 @@ def bench(
         seeds=parse_seeds(seeds),
         learning_rates=parse_rates(lr),
         select_learning_rate=select_lr,
-        training=options.training_changes(context.params),
+        training=training.changes,
         options={model: options.parse_assignments(option)} if option else {},
     )
     grid, store = resolve_sweep(request), RunStore(results)
-    launcher = create_launcher(context.params)
+    launcher = create_launcher(engine, run)
     if dry_run:
         print_plan(grid, store, launcher)
         return
-    settings = options.job_settings(context.params, grid)
+    settings = job_settings(results, run, grid)
     store.check_writable()
     status = run_grid(grid, store, launcher, settings, retry_failed)
     standing = read_benchmark(grid, status, store)

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from equiscale.cli import options
+
 if TYPE_CHECKING:
     from equiscale.models import ModelCard
 
@@ -23,6 +25,7 @@ def models(
     from equiscale.models import list_models, model_card
 
     if name is not None:
+        options.allow_local_models()
         _print_card(model_card(name))
     elif markdown:
         from equiscale.models.documentation import models_table

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from equiscale.core.errors import OptionError
-
-if TYPE_CHECKING:
-    from equiscale.experiments.job import JobSettings
-    from equiscale.experiments.protocol import Sweep
 
 GRID = "What is run"
 TRAINING = "Differences from the paper's protocol (each makes another run)"
@@ -102,33 +97,6 @@ Augmentation = Annotated[
 ]
 
 
-def training_changes(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training options that a command was given."""
-    names = {"epochs": "max_epochs"}
-    fields = ("batch_size", "epochs", "patience", "optimizer", "reshuffle", "augmentation")
-    given = {names.get(name, name): parameters[name] for name in fields}
-    return {name: value for name, value in given.items() if value not in (None, False)}
-
-
-def job_settings(parameters: Mapping[str, Any], sweep: Sweep) -> JobSettings:
-    """Return where and how a command computes its runs, after checking that it can."""
-    from equiscale.experiments.environment import choose_device
-    from equiscale.experiments.job import JobSettings
-    from equiscale.experiments.tracking import check_trackers
-
-    choose_device(parameters["device"])
-    track = split_names(parameters["track"])
-    check_trackers(track)
-    return JobSettings(
-        results=str(parameters["results"].resolve()),
-        sources={data.content_hash: data.source for data in sweep.datasets},
-        device=parameters["device"],
-        threads=parameters["threads"],
-        keep_weights=parameters["weights"],
-        track=track,
-    )
-
-
 def split_names(text: str) -> tuple[str, ...]:
     """Return the names in a text that separates them with commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
@@ -140,7 +108,7 @@ def parse_assignments(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise OptionError(f"a model option must be written name=value, got {text!r}")
+            raise OptionError(f"an option must be written name=value, got {text!r}")
         try:
             options[name] = json.loads(value)
         except ValueError:

@@ -94,7 +94,7 @@ def compare(
 
 def _comparison_table(rows: list[dict[str, object]]) -> Table:
     headings = ("dataset", "scenario", "model", "seeds", "ours", "95 % interval", "published")
-    table = Table(*headings, "difference", "inside", box=None, pad_edge=False)
+    table = Table(*headings, "difference", "inside", "near", box=None, pad_edge=False)
     for index, column in enumerate(table.columns):
         column.justify, column.no_wrap = "right" if index > 2 else "left", True
     for row in rows:
@@ -106,9 +106,14 @@ def _comparison_table(rows: list[dict[str, object]]) -> Table:
             "none" if low is None else f"{_percent(low)} … {_percent(high)}",
             _percent(row["published"]),
             f"{100 * float(str(row['difference'])):+.2f}",
-            {True: "yes", False: "no", None: "–"}[row["inside"]],  # type: ignore[index]
+            _yes_or_no(row["inside"]),
+            _yes_or_no(row["near"]),
         )
     return table
+
+
+def _yes_or_no(value: object) -> str:
+    return "–" if value is None else "yes" if value else "no"
 
 
 def _seeds(row: dict[str, object]) -> str:
@@ -118,18 +123,22 @@ def _seeds(row: dict[str, object]) -> str:
 
 
 def _print_remarks(console: Console, rows: list[dict[str, object]], cells: int) -> None:
-    known = [row for row in rows if row["inside"] is not None]
-    inside = sum(row["inside"] is True for row in known)
-    console.print(
-        f"{inside} of {len(known)} published means lie in our interval; "
+    for remark in (
+        f"inside: {_share(rows, 'inside')} published means lie in our interval",
+        f"near: {_share(rows, 'near')} means of ours lie within two published standard deviations "
+        "of the published mean",
         f"{cells - len(rows)} cells of ours have no published counterpart",
-        highlight=False,
-        soft_wrap=True,
-    )
+    ):
+        console.print(remark, highlight=False, soft_wrap=True)
     others = sorted({str(row["protocol"]) for row in rows if not row["same_protocol"]})
     for protocol in others:
         text = f"note: trained as {protocol!r}, not by the paper's protocol"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _share(rows: list[dict[str, object]], column: str) -> str:
+    known = [row[column] for row in rows if row[column] is not None]
+    return f"{sum(map(bool, known))} of {len(known)}"
 
 
 def _percent(value: object) -> str:

@@ -89,8 +89,12 @@ def _print_failed(store: RunStore, console: Console) -> None:
     from equiscale.results.store import RunState
 
     for run_id in store.run_ids(RunState.FAILED):
-        failure = store.failure(run_id)
-        _print(console, f"failed: {failure.key} ({run_id}): {failure.reason}")
+        try:
+            failure = store.failure(run_id)
+        except StoreError as error:
+            _print(console, f"failed: {run_id}: {error}")
+        else:
+            _print(console, f"failed: {failure.key} ({run_id}): {failure.reason}")
 
 
 def _print_quarantined(store: RunStore, console: Console) -> None:

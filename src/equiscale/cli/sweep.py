@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +15,12 @@ from rich.status import Status
 from rich.table import Table
 
 from equiscale.cli import options
+from equiscale.cli.option_groups import (
+    EngineOptions,
+    RunOptions,
+    TrainingOptions,
+    with_option_groups,
+)
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 
@@ -24,7 +30,6 @@ if TYPE_CHECKING:
     from equiscale.experiments.launch import Launcher
     from equiscale.experiments.protocol import Sweep
     from equiscale.experiments.sweep import SweepStatus
-    from equiscale.experiments.sweep_file import SweepRequest
     from equiscale.results.store import RunStore
 
 LOCAL = "local"
@@ -35,6 +40,7 @@ CLUSTERS = {
 """Engines besides this machine: their launchers, imported when they are asked for."""
 
 
+@with_option_groups
 def sweep(
     context: typer.Context,
     file: Annotated[
@@ -56,20 +62,9 @@ def sweep(
     results: options.Results = options.DEFAULT_RESULTS,
     dry_run: options.DryRun = False,
     retry_failed: options.RetryFailed = False,
-    on: options.Engine = "local",
-    workers: options.Workers = None,
-    per_gpu: options.PerGpu = 1,
-    engine_option: options.EngineOption = [],  # noqa: B006 - typer reads it, nobody changes it
-    device: options.Device = None,
-    threads: options.Threads = None,
-    track: options.Track = "",
-    weights: options.Weights = True,
-    batch_size: options.BatchSize = None,
-    epochs: options.Epochs = None,
-    patience: options.Patience = None,
-    optimizer: options.Optimizer = None,
-    reshuffle: options.Reshuffle = False,
-    augmentation: options.Augmentation = None,
+    engine: EngineOptions = EngineOptions(),  # noqa: B008 - frozen
+    run: RunOptions = RunOptions(),  # noqa: B008
+    training: TrainingOptions = TrainingOptions(),  # noqa: B008
 ) -> None:
     """Run every missing combination of models, datasets, scenarios and seeds.
 
@@ -77,37 +72,31 @@ def sweep(
     """
     options.allow_local_models()
     from equiscale.experiments.sweep import resolve_sweep
+    from equiscale.experiments.sweep_file import SweepRequest, read_sweep_file
     from equiscale.results.store import RunStore
 
-    grid = resolve_sweep(_request(context))
-    store = RunStore(results)
-    launcher = create_launcher(context.params)
+    if file is not None:
+        _check_no_grid_options(context)
+        request = read_sweep_file(file)
+    else:
+        request = SweepRequest(
+            models=options.split_names(models),
+            data=options.split_names(data),
+            scenarios=options.split_names(scenarios),
+            seeds=parse_seeds(seeds),
+            learning_rates=parse_rates(lr),
+            select_learning_rate=select_lr,
+            training=training.changes,
+        )
+    grid, store = resolve_sweep(request), RunStore(results)
+    launcher = create_launcher(engine, run)
     if dry_run:
         print_plan(grid, store, launcher)
         return
-    settings = options.job_settings(context.params, grid)
+    settings = job_settings(results, run, grid)
     store.check_writable()
     status = run_grid(grid, store, launcher, settings, retry_failed)
     exit_if_failed(status, store)
-
-
-def _request(context: typer.Context) -> SweepRequest:
-    """Return what the file or else the options ask for."""
-    from equiscale.experiments.sweep_file import SweepRequest, read_sweep_file
-
-    given = context.params
-    if given["file"] is not None:
-        _check_no_grid_options(context)
-        return read_sweep_file(given["file"])
-    return SweepRequest(
-        models=options.split_names(given["models"]),
-        data=options.split_names(given["data"]),
-        scenarios=options.split_names(given["scenarios"]),
-        seeds=parse_seeds(given["seeds"]),
-        learning_rates=parse_rates(given["lr"]),
-        select_learning_rate=given["select_lr"],
-        training=options.training_changes(given),
-    )
 
 
 def parse_rates(text: str) -> tuple[float, ...] | Literal["published"]:
@@ -144,33 +133,52 @@ def parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[A
         raise OptionError(f"{option} must be numbers separated by commas, got {text!r}") from None
 
 
-def create_launcher(given: Mapping[str, Any]) -> Launcher:
+def create_launcher(engine: EngineOptions, run: RunOptions) -> Launcher:
     """Return the engine that a command's options ask for."""
-    engine, extra = given["on"], options.parse_assignments(given["engine_option"])
-    if engine == LOCAL:
-        return _create_local_launcher(given, extra)
-    if engine not in CLUSTERS:
-        raise OptionError(unknown_name_message("engine", engine, (LOCAL, *CLUSTERS)))
-    module, _, factory = CLUSTERS[engine].partition(":")
+    extra = options.parse_assignments(engine.engine_option)
+    if engine.on == LOCAL:
+        return _create_local_launcher(engine, run, extra)
+    if engine.on not in CLUSTERS:
+        raise OptionError(unknown_name_message("engine", engine.on, (LOCAL, *CLUSTERS)))
+    module, _, factory = CLUSTERS[engine.on].partition(":")
     launcher: Any = getattr(importlib.import_module(module), factory)
     known = [item.name for item in dataclasses.fields(launcher)]
     for name in extra:
         if name not in known:
-            raise OptionError(unknown_name_message(f"option of {engine}:", name, known))
-    created: Launcher = launcher(
-        **{"threads": given["threads"] or 1, "per_gpu": given["per_gpu"], **extra}
-    )
+            raise OptionError(unknown_name_message(f"option of {engine.on}:", name, known))
+    usual = {"threads": run.threads or 1, "per_gpu": engine.per_gpu}
+    created: Launcher = launcher(**{**usual, **extra})
     return created
 
 
-def _create_local_launcher(given: Mapping[str, Any], extra: Mapping[str, Any]) -> Launcher:
+def _create_local_launcher(
+    engine: EngineOptions, run: RunOptions, extra: Mapping[str, Any]
+) -> Launcher:
     from equiscale.experiments.environment import count_gpus
     from equiscale.experiments.launch import LocalLauncher
 
     if extra:
         raise OptionError(f"--engine-option is for ray and slurm, got {', '.join(extra)}")
-    gpus = count_gpus(given["device"])
-    return LocalLauncher(given["workers"], given["threads"], gpus, given["per_gpu"])
+    return LocalLauncher(engine.workers, run.threads, count_gpus(run.device), engine.per_gpu)
+
+
+def job_settings(results: Path, run: RunOptions, sweep: Sweep) -> JobSettings:
+    """Return where and how a command computes its runs, after checking that it can."""
+    from equiscale.experiments.environment import choose_device
+    from equiscale.experiments.job import JobSettings
+    from equiscale.experiments.tracking import check_trackers
+
+    choose_device(run.device)
+    track = options.split_names(run.track)
+    check_trackers(track)
+    return JobSettings(
+        results=str(results.resolve()),
+        sources={data.content_hash: data.source for data in sweep.datasets},
+        device=run.device,
+        threads=run.threads,
+        keep_weights=run.weights,
+        track=track,
+    )
 
 
 def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
@@ -187,9 +195,10 @@ def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
         table.add_row(model, dataset, *counts)
     console = Console()
     console.print(table)
-    _print_problems(status, console)
+    measured = MeasuredRuns(store)
+    estimate = estimate_sweep(grid, status, measured)
+    _print_problems([*status.problems, *measured.problems], console)
     console.print(_summarize(status), highlight=False)
-    estimate = estimate_sweep(grid, status, MeasuredRuns(store))
     console.print(_describe_estimate(estimate, launcher.slots), highlight=False)
 
 
@@ -205,15 +214,15 @@ def _summarize(status: SweepStatus) -> str:
 
 
 def _describe_estimate(estimate: Estimate, slots: int) -> str:
-    known = f"about {options.format_seconds(estimate.seconds / slots)} left, {slots} at once"
+    known = f"about {options.format_seconds(estimate.seconds_left(slots))} left, {slots} at once"
     if not estimate.unknown_runs:
         return known
     unknown = f"{estimate.unknown_runs} runs whose model has not been timed yet"
     return f"{known}, and {unknown}" if estimate.seconds else f"time left: unknown; {unknown}"
 
 
-def _print_problems(status: SweepStatus, console: Console) -> None:
-    for problem in status.problems:
+def _print_problems(problems: Iterable[str], console: Console) -> None:
+    for problem in problems:
         console.print(f"quarantined: {problem}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -263,17 +272,20 @@ class _Display:
         self.console, self.line, self.grid, self.slots = console, line, grid, slots
         self.measured = MeasuredRuns(store)
         self._shown = ""
+        self._problems: set[str] = set()
 
     def show(self, status: SweepStatus) -> None:
         """Show where the sweep stands, if that has changed."""
         from equiscale.experiments.sweep import estimate_sweep
 
         counts = _summarize(status)
-        _print_problems(status, self.console)
-        if counts == self._shown:
+        if counts == self._shown and self._problems.issuperset(status.problems):
             return
         self._shown = counts
         estimate = estimate_sweep(self.grid, status, self.measured)
+        problems = {*status.problems, *self.measured.problems}
+        _print_problems(sorted(problems - self._problems), self.console)
+        self._problems |= problems
         text = f"{counts}; {_describe_estimate(estimate, self.slots)}"
         if self.console.is_terminal:
             self.line.update(text)

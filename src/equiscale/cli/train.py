@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.status import Status
 
 from equiscale.cli import options
+from equiscale.cli.option_groups import RunOptions, TrainingOptions, with_option_groups
+from equiscale.cli.sweep import job_settings
 from equiscale.core.errors import EquiscaleError, OptionError
 
 if TYPE_CHECKING:
@@ -23,8 +25,8 @@ class BusyError(EquiscaleError):
     """Another process computes this run."""
 
 
+@with_option_groups
 def train(
-    context: typer.Context,
     model: Annotated[str, typer.Option(help="Name of a model, or package.module:factory.")],
     data: Annotated[str, typer.Option(help="Name or file of a dataset.")] = "emoji",
     scenario: Annotated[
@@ -34,16 +36,8 @@ def train(
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
     option: options.ModelOption = [],  # noqa: B006 - typer reads it, nobody changes it
     results: options.Results = options.DEFAULT_RESULTS,
-    batch_size: options.BatchSize = None,
-    epochs: options.Epochs = None,
-    patience: options.Patience = None,
-    optimizer: options.Optimizer = None,
-    reshuffle: options.Reshuffle = False,
-    augmentation: options.Augmentation = None,
-    device: options.Device = None,
-    threads: options.Threads = None,
-    track: options.Track = "",
-    weights: options.Weights = True,
+    training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
+    run: RunOptions = RunOptions(),  # noqa: B008
     retry_failed: options.RetryFailed = False,
 ) -> None:
     """Train and test one model; the record goes to the results directory.
@@ -61,13 +55,13 @@ def train(
         scenarios=(scenario,),
         seeds=(seed,),
         learning_rates=(lr,),
-        training=options.training_changes(context.params),
+        training=training.changes,
         options={model: options.parse_assignments(option)} if option else {},
     )
     sweep = resolve_sweep(request)
     if len(sweep.models) > 1:
         raise OptionError(f"{model!r} stands for several models; `equiscale sweep` trains them")
-    settings = options.job_settings(context.params, sweep)
+    settings = job_settings(results, run, sweep)
     store = RunStore(results)
     store.check_writable()
     (key,) = sweep.cells()
@@ -142,6 +136,7 @@ def _print_result(store: RunStore, key: RunKey) -> None:
 
 def _print_failure(store: RunStore, key: RunKey, console: Console) -> None:
     failure = store.failure(key.run_id)
-    console.print(failure.traceback, markup=False, highlight=False)
-    console.print(f"failed: {failure.reason}", markup=False, highlight=False)
+    if failure.kind != "diverged":
+        console.print(failure.traceback, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"failed: {failure.reason}", markup=False, highlight=False, soft_wrap=True)
     console.print("try again with --retry-failed")

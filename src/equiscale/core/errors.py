@@ -60,6 +60,16 @@ class DatasetFormatError(InputFileError):
 class StorageError(EquiscaleError, OSError):
     """A file cannot be written or read: no space, no permission, no such directory."""
 
+    @classmethod
+    def from_os_error(cls, doing: str, path: object, error: OSError) -> StorageError:
+        """Say what failed (`"write"`, `"read"`) and why; the cause's number and text are kept."""
+        found = cls(f"cannot {doing} {path}: {error.strerror or error}")
+        found.errno, found.strerror = error.errno, error.strerror
+        return found
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
 
 class DatasetNotFoundError(EquiscaleError, FileNotFoundError):
     """A dataset is not on this machine; the message says how to get it."""

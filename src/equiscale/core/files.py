@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from equiscale.core.errors import EquiscaleError, StorageError
+
 CACHE_VARIABLE = "EQUISCALE_DATA"
 _CHUNK = 1 << 20
 
@@ -48,10 +50,24 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     The bytes go to a temporary file beside it, reach the disk, and are then renamed into place.
     If the block raises, `path` is as it was and the temporary file is gone.
 
+    Raises:
+        StorageError: The file cannot be written: no space, no permission, no such directory.
+
     Example:
         >>> with atomic_write(Path("numbers.bin")) as file:  # doctest: +SKIP
         ...     file.write(b"123")
     """
+    try:
+        with _replacing(path) as file:
+            yield file
+    except OSError as error:
+        if isinstance(error, EquiscaleError):
+            raise
+        raise StorageError.from_os_error("write", path, error) from error
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)

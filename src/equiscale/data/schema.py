@@ -223,7 +223,7 @@ def check_target(path: Path, force: bool) -> None:
     except (FileExistsError, NotADirectoryError) as error:
         raise StorageError(f"cannot write {path}: {path.parent} is not a directory") from error
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+        raise StorageError.from_os_error("write", path, error) from error
 
 
 def write_arrays(path: Path, arrays: StirArrays) -> None:
@@ -232,26 +232,23 @@ def write_arrays(path: Path, arrays: StirArrays) -> None:
     Raises:
         StorageError: The file cannot be written; whatever was there before is untouched.
     """
-    try:
-        with atomic_write(path) as file:
-            np.savez_compressed(
-                file,
-                imgs=arrays.images,
-                lbls=arrays.labels,
-                scls=arrays.object_sizes,
-                psts=arrays.positions,
-                metadata=np.array([[key, arrays.metadata[key]] for key in METADATA_KEYS]),
-                lbldata=np.array(arrays.class_names),
-            )
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    with atomic_write(path) as file:
+        np.savez_compressed(
+            file,
+            imgs=arrays.images,
+            lbls=arrays.labels,
+            scls=arrays.object_sizes,
+            psts=arrays.positions,
+            metadata=np.array([[key, arrays.metadata[key]] for key in METADATA_KEYS]),
+            lbldata=np.array(arrays.class_names),
+        )
 
 
 def _opened(path: Path) -> IO[bytes]:
     try:
         return path.open("rb")
     except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+        raise StorageError.from_os_error("read", path, error) from error
 
 
 @contextmanager

@@ -37,26 +37,36 @@ class Timing:
 
 
 class MeasuredRuns:
-    """The timings of a store's finished runs; each record is read once."""
+    """The timings of a store's finished runs; each record is read once.
+
+    Attributes:
+        problems: What is wrong with records that had to be quarantined on the way.
+    """
 
     def __init__(self, store: RunStore) -> None:
+        self.problems: list[str] = []
         self._store = store
         self._timings: dict[str, Timing] = {}
 
     def timings(self) -> list[Timing]:
         """Return the timings of all runs that are finished by now."""
         new = set(self._store.run_ids(RunState.DONE)) - set(self._timings)
-        for record in self._store.load_all(new, problems=[]):
+        for record in self._store.load_all(new, self.problems):
             self._timings[record.key.run_id] = Timing.of(record)
         return list(self._timings.values())
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of work, and how many runs nothing is known about."""
+    """Seconds of work in all and of the longest run, and how many runs nothing is known about."""
 
     seconds: float
+    longest: float
     unknown_runs: int
+
+    def seconds_left(self, slots: int) -> float:
+        """Return the time until the last run ends if so many are computed at once."""
+        return max(self.seconds / slots, self.longest)
 
 
 def count_train_images(key: RunKey, num_objects: int) -> int:
@@ -101,7 +111,7 @@ def estimate_runs(
         timings: Finished runs, any.
         num_objects: Objects per split and object size, by dataset hash.
     """
-    seconds, unknown = 0.0, 0
+    seconds, longest, unknown = 0.0, 0.0, 0
     known: dict[tuple[str, str, str], float | None] = {}
     for key in keys:
         cell = (_model(key), key.dataset_hash, key.scenario.value)
@@ -109,8 +119,9 @@ def estimate_runs(
             known[cell] = estimate_run(key, timings, num_objects.get(key.dataset_hash))
         expected = known[cell]
         seconds += expected or 0.0
+        longest = max(longest, expected or 0.0)
         unknown += expected is None
-    return Estimate(seconds, unknown)
+    return Estimate(seconds, longest, unknown)
 
 
 def _model(key: RunKey) -> str:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from equiscale.core.cores import available_cores
-from equiscale.core.errors import EquiscaleError, OptionError
+from equiscale.core.errors import EquiscaleError
+from equiscale.core.options import check_positive
 from equiscale.experiments.job import JobSettings, Watcher, run_job
 from equiscale.experiments.worker import EXIT_INTERRUPTED, EXIT_STORE, encode_work
 from equiscale.results.claim import read_owner, try_claim
@@ -90,10 +91,8 @@ class LocalLauncher:
     _deaths: Counter[str] = field(default_factory=Counter, init=False)
 
     def __post_init__(self) -> None:
-        for name in ("workers", "threads", "per_gpu"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(f"{name} must be at least 1, got {value}")
+        given = {"workers": self.workers, "threads": self.threads, "per_gpu": self.per_gpu}
+        check_positive(**{name: value for name, value in given.items() if value is not None})
 
     @property
     def slots(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from equiscale.core.cores import available_cores
-from equiscale.core.errors import MissingExtraError
-from equiscale.core.files import atomic_write
+from equiscale.core.errors import MissingExtraError, OptionError
+from equiscale.core.files import atomic_write, content_hash
+from equiscale.core.options import check_positive
 from equiscale.data.catalog import locate_dataset
 from equiscale.experiments.job import JobSettings, run_job
-from equiscale.experiments.launch import MAX_DEATHS, POLL_SECONDS, Tick
-from equiscale.results.claim import Claim
+from equiscale.experiments.launch import MAX_DEATHS, POLL_SECONDS, LaunchError, Tick
+from equiscale.results.claim import Claim, Owner
 from equiscale.results.errors import StoreError
-from equiscale.results.key import RunKey
+from equiscale.results.key import RUN_ID_LENGTH, RunKey
 from equiscale.results.record import RunRecord
 from equiscale.results.store import Failure, RunState, RunStore
 
@@ -30,6 +32,8 @@ try:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as error:
     raise MissingExtraError("ray", "ray") from error
+
+CONNECT_SECONDS = 10.0
 
 
 @dataclass
@@ -49,6 +53,11 @@ class RayLauncher:
     threads: int = 1
     per_gpu: int = 1
     address: str | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(threads=self.threads, per_gpu=self.per_gpu)
+        if not isinstance(self.address, str | None):
+            raise OptionError(f"address must be a text as 'HOST:6379', got {self.address!r}")
 
     @property
     def slots(self) -> int:
@@ -76,7 +85,11 @@ class RayLauncher:
             return
         address = self.address or os.environ.get("RAY_ADDRESS")
         local = {} if address else {"num_cpus": available_cores(), "include_dashboard": False}
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+        try:
+            _check_reachable(address)
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+        except (OSError, RayError) as error:
+            raise LaunchError(_explain(address, error)) from error
 
     def _remote(self, function: Any) -> Any:  # noqa: ANN401 - Ray's types are its own
         gpus = {"num_gpus": 1 / self.per_gpu} if ray.cluster_resources().get("GPU") else {}
@@ -150,7 +163,8 @@ class _TasksSentBack(_Tasks):
         alive = contextlib.ExitStack()
         alive.enter_context(claim.kept_alive())
         self.claims[key.run_id] = (claim, alive)
-        arguments = (key.to_json(), self.settings.to_json(), self._dataset(key))
+        driver = Owner.current().machine
+        arguments = (key.to_json(), self.settings.to_json(), self._dataset(key), driver)
         self.pending[self.function.remote(*arguments)] = key
 
     def accept(self, key: RunKey, result: Mapping[str, bytes] | Failure) -> None:
@@ -194,19 +208,19 @@ def _compute(key: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 
 def _compute_and_send(
-    key: Mapping[str, Any], settings: Mapping[str, Any], dataset: bytes
+    key: Mapping[str, Any], settings: Mapping[str, Any], dataset: bytes, driver: str
 ) -> dict[str, bytes] | Failure:
     """Compute a run in a directory of this node, and return its record's files."""
     run = RunKey.from_json(key)
-    root = Path(tempfile.gettempdir()) / f"equiscale-{os.getuid()}" / run.run_id
+    where = JobSettings.from_json(settings)
+    # Tried again on this node it finds its checkpoint; another driver's run of this key does not.
+    own = content_hash([driver, where.results])[:RUN_ID_LENGTH]
+    root = Path(tempfile.gettempdir()) / f"equiscale-{os.getuid()}" / own / run.run_id
     source = root / f"{run.dataset}.npz"
     with atomic_write(source) as file:
         file.write(dataset)
-    where = replace(
-        JobSettings.from_json(settings),
-        results=str(root / "runs"),
-        sources={run.dataset_hash: str(source)},
-    )
+    sources = {run.dataset_hash: str(source)}
+    where = replace(where, results=str(root / "runs"), sources=sources)
     store = RunStore(where.results, where.lease_seconds)
     state = run_job(run, store, where)
     sent = (
@@ -214,6 +228,21 @@ def _compute_and_send(
     )
     shutil.rmtree(root)
     return sent
+
+
+def _check_reachable(address: str | None) -> None:
+    """Raise `OSError` if nobody answers; Ray itself would try for ten minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+
+
+def _explain(address: str | None, error: BaseException) -> str:
+    """Say why there is no cluster, and what to do if it asked for a token."""
+    # Ray says no more than that it failed; what went wrong is in the error before.
+    reason = str(error.__cause__ or error).splitlines()[0]
+    advice = "set RAY_AUTH_MODE=token" if "AuthToken" in reason else "is it running?"
+    return f"cannot connect to the Ray cluster at {address or 'this machine'}: {reason}; {advice}"
 
 
 def _sees(path: str) -> bool:

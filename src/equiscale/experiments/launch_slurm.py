@@ -6,11 +6,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from equiscale.core.errors import EquiscaleError, MissingExtraError, OptionError
+from equiscale.core.options import check_positive
 from equiscale.experiments.estimate import MeasuredRuns, estimate_run
 from equiscale.experiments.job import JobSettings
 from equiscale.experiments.launch import LocalLauncher, Tick
@@ -118,9 +119,21 @@ class SlurmLauncher:
     def __post_init__(self) -> None:
         if shutil.which("sbatch") is None:
             raise SlurmError("there is no sbatch here: start the sweep on a login node of Slurm")
-        for name in ("minutes", "tasks"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise OptionError(f"{name} must be at least 1, got {getattr(self, name)!r}")
+        names = ("threads", "per_gpu", "minutes", "tasks", "signal_seconds")
+        check_positive(**{name: getattr(self, name) for name in names})
+        if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or self.gpus < 0:
+            raise OptionError(f"gpus must be a whole number of at least 0, got {self.gpus!r}")
+        if not isinstance(self.partition, str | None):
+            raise OptionError(f"partition must be a name, got {self.partition!r}")
+        if not isinstance(self.sbatch, Mapping):
+            raise OptionError(
+                f'sbatch must be options by name, as {{"account": "physics"}}, got {self.sbatch!r}'
+            )
+        if self.minutes * 60 <= self.signal_seconds:
+            raise OptionError(
+                f"tasks of {self.minutes} minutes that stop {self.signal_seconds} s before their "
+                "end would do nothing: give more minutes, or fewer signal_seconds"
+            )
 
     @property
     def slots(self) -> int:

@@ -70,9 +70,7 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
     unused = set(request.options) - set(names)
     if unused:
         raise OptionError(f"options for {', '.join(sorted(unused))}, which the sweep does not run")
-    published = [name for name in CARDS if CARDS[name].published]
-    sources = published if ALL in request.data else request.data
-    datasets = {source: load_dataset(source) for source in map(absolute_source, sources)}
+    datasets = {source: load_dataset(source) for source in find_sources(request.data)}
     sweep = Sweep(
         models=tuple(request.choose(name) for name in names),
         datasets=tuple(describe_dataset(source, data) for source, data in datasets.items()),
@@ -112,13 +110,18 @@ def check_sweep(sweep: Sweep, datasets: Sequence[StirDataset]) -> None:
 
 def find_scenarios(names: Sequence[str]) -> tuple[Scenario, ...]:
     """Return the scenarios of these names; `all` means every one."""
-    if ALL in names:
-        return tuple(Scenario)
     known = [scenario.value for scenario in Scenario]
     for name in names:
-        if name not in known:
+        if name not in (*known, ALL):
             raise OptionError(unknown_name_message("scenario", name, known))
-    return tuple(Scenario(name) for name in names)
+    return tuple(Scenario(name) for name in (known if ALL in names else names))
+
+
+def find_sources(names: Sequence[str]) -> list[str]:
+    """Return names or absolute paths of datasets; `all` means every published one."""
+    published = [name for name in CARDS if CARDS[name].published]
+    found = [source for name in names for source in (published if name == ALL else [name])]
+    return list(dict.fromkeys(map(absolute_source, found)))
 
 
 def absolute_source(source: str) -> str:

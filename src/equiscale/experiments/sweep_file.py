@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 from equiscale.experiments.protocol import ModelChoice
 from equiscale.experiments.published import PUBLISHED
-from equiscale.results.key import TrainingProtocol
+from equiscale.results.key import (
+    TrainingProtocol,
+    check_learning_rate,
+    check_model_options,
+    check_seed,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,6 +28,7 @@ else:
 
 ALL = "all"
 PAPER = "paper"
+_COMMENT = re.compile(r"""("[^"]*"|'[^']*')|#.*""")
 
 
 class SweepFileError(OptionError):
@@ -78,7 +84,7 @@ class _Reader:
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
-        self.lines = text.splitlines()
+        self.lines = [_COMMENT.sub(r"\1", line) for line in text.splitlines()]
 
     def read(self, content: Mapping[str, Any]) -> SweepRequest:
         known = [field.name for field in dataclasses.fields(SweepRequest)]
@@ -93,7 +99,7 @@ class _Reader:
             return value
         if name == "learning_rates":
             rates = self._list(name, value, (int, float), "a number or a list of numbers")
-            return tuple(float(rate) for rate in rates)
+            return tuple(self._checked(name, check_learning_rate, rate) for rate in rates)
         if name == "seeds":
             return self._seeds(value)
         if name == "select_learning_rate":
@@ -101,7 +107,7 @@ class _Reader:
         table = self._check(name, value, dict, "a table")
         if name == "training":
             return self._training(table)
-        return {model: self._check(model, given, dict, "a table") for model, given in table.items()}
+        return {model: self._options(model, given) for model, given in table.items()}
 
     def _list(self, name: str, value: object, kind: Any, expected: str) -> tuple[Any, ...]:  # noqa: ANN401
         items = value if isinstance(value, list) else [value]
@@ -110,7 +116,10 @@ class _Reader:
     def _seeds(self, value: object) -> tuple[int, ...]:
         expected = "a number of seeds, or a list of seeds"
         if isinstance(value, list):
-            return self._list("seeds", value, int, expected)
+            seeds = self._list("seeds", value, int, expected)
+            for seed in seeds:
+                self._checked("seeds", check_seed, seed)
+            return seeds
         count: int = self._check("seeds", value, int, expected)
         if count < 1:
             self._fail("seeds", f"must be at least 1, got {count}")
@@ -120,11 +129,27 @@ class _Reader:
         fields = {field.name: field for field in dataclasses.fields(TrainingProtocol)}
         self._check_names("training", table, list(fields))
         for name, value in table.items():
-            try:
-                TrainingProtocol(**{name: value})
-            except (OptionError, TypeError) as error:
-                self._fail(name, str(error), table="training")
+            self._checked(name, lambda given: TrainingProtocol(**given), {name: value}, "training")
         return table
+
+    def _options(self, model: str, given: object) -> Mapping[str, Any]:
+        options: Mapping[str, Any] = self._check(model, given, dict, "a table")
+        for name, value in options.items():
+            self._checked(name, check_model_options, {name: value}, f"options.{model}")
+        return options
+
+    def _checked(
+        self,
+        name: str,
+        check: Callable[[Any], Any],
+        value: Any,  # noqa: ANN401 - whatever the file holds
+        table: str = "",
+    ) -> Any:  # noqa: ANN401
+        """Return what a check makes of a value; its error gets the line of the name."""
+        try:
+            return check(value)
+        except (OptionError, TypeError) as error:
+            return self._fail(name, str(error), table)
 
     def _check_names(self, table: str, given: Mapping[str, Any], known: list[str]) -> None:
         for name in given:
@@ -137,7 +162,7 @@ class _Reader:
             self._fail(name, f"{name} must be {expected}, got {value!r}")
         return value
 
-    def _fail(self, name: str, problem: str, table: str = "") -> None:
+    def _fail(self, name: str, problem: str, table: str = "") -> NoReturn:
         raise SweepFileError(f"{self.path}, line {self._line_of(name, table)}: {problem}")
 
     def _line_of(self, name: str, table: str) -> int:
@@ -146,7 +171,7 @@ class _Reader:
         pattern = re.compile(rf"""(?<![\w-])["']?{re.escape(name)}["']?\s*[=.\]]""")
         for number, line in enumerate(self.lines, start=1):
             if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line):
-                current = header[1].strip("\"'")
+                current = re.sub("[\"']", "", header[1])
             if pattern.search(line):
                 if current in (table, name):
                     return number

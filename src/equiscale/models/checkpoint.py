@@ -90,7 +90,7 @@ def load_model(path: str | Path, *, allow_import: bool = False) -> nn.Module:
     """
     path = find_weights(path)
     checkpoint = read_checkpoint(path)
-    if ":" in checkpoint.spec.name and not allow_import:
+    if ":" in str(checkpoint.spec.name) and not allow_import:
         raise InputFileError(
             path,
             f"the model {checkpoint.spec.name!r}, whose module would be imported",
@@ -194,7 +194,8 @@ def _from_metadata(
             fields["name"], fields["in_channels"], fields["num_classes"], fields["options"]
         )
         names = _checked_names(fields["class_names"], spec)
-        return Checkpoint(spec, names, dict(fields["derived"]), weights)
+        derived = {str(key): float(norm) for key, norm in dict(fields["derived"]).items()}
+        return Checkpoint(spec, names, derived, weights)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         found = f"no description of its model ({error!r})"
         raise InputFileError(path, found, _EXPECTED) from error
@@ -236,18 +237,20 @@ def _build(checkpoint: Checkpoint, path: str | Path) -> nn.Module:
 
 
 def _check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | Path) -> None:
-    expected = {key: list(value.shape) for key, value in model.state_dict().items()}
-    found = {key: list(value.shape) for key, value in weights.items()}
-    missing, foreign = sorted(expected.keys() - found), sorted(found.keys() - expected)
+    expected, found = model.state_dict(), weights
+    missing, foreign = sorted(expected.keys() - found), sorted(found.keys() - expected.keys())
     if missing or foreign:
         raise InputFileError(
             path,
             f"other weights: missing {missing or 'none'}, unexpected {foreign or 'none'}",
             "exactly those of its model",
         )
-    for key, shape in expected.items():
-        if found[key] != shape:
-            raise InputFileError(path, f"{key} of shape {found[key]}", str(shape))
+    for key, value in expected.items():
+        if found[key].shape != value.shape:
+            shapes = list(found[key].shape), list(value.shape)
+            raise InputFileError(path, f"{key} of shape {shapes[0]}", str(shapes[1]))
+        if found[key].is_floating_point() != value.is_floating_point():
+            raise InputFileError(path, f"{key} of type {found[key].dtype}", str(value.dtype))
     _check_finite(weights, str(path))
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import polars as pl
 
+from equiscale.analysis.comparison import compare_costs
 from equiscale.analysis.runs import Runs, Selection
 from equiscale.analysis.summaries import (
     reported_runs,
@@ -18,7 +19,9 @@ from equiscale.analysis.summaries import (
     summarize_sizes,
 )
 from equiscale.core.errors import OptionError
-from equiscale.report.style import STYLES, style_models
+from equiscale.report.style import STYLES, order_datasets, style_models
+
+_PANEL = ("dataset", "scenario")
 
 
 class NothingToDrawError(OptionError):
@@ -62,18 +65,25 @@ class FigureData:
 
     @cached_property
     def costs(self) -> pl.DataFrame:
-        """See `summarize_costs`."""
-        return summarize_costs(self.reported)
+        """See `summarize_costs` and `compare_costs`."""
+        return compare_costs(summarize_costs(self.reported))
 
     @cached_property
     def datasets(self) -> list[str]:
         """Datasets of the cells, those of the paper first."""
-        order = ("emoji", "mnist", "trafficsign", "aerial")
-        present = self.cells["dataset"].unique().to_list()
-        return [*(d for d in order if d in present), *sorted(set(present) - set(order))]
+        return order_datasets(self.cells["dataset"].to_list())
+
+    @cached_property
+    def curves(self) -> dict[tuple[str, ...], pl.DataFrame]:
+        """Accuracy at each object size by dataset, scenario and model."""
+        return self.sizes.partition_by(*_PANEL, "model", as_dict=True)
+
+    def published_name(self, dataset: str) -> str:
+        """Return the name under which the figures of a dataset would be published."""
+        return str(self.cells.filter(pl.col("dataset") == dataset)["dataset_name"][0])
 
     def models(self, wanted: Sequence[str] | None) -> list[str]:
-        """Return the models that have runs; those wanted, and any that the paper does not know."""
+        """Return the models that have runs; those wanted, and any that this package lacks."""
         present = style_models(sorted(self.cells["model"].unique().to_list()))
         return [m for m in present if wanted is None or m in wanted or m not in STYLES]
 

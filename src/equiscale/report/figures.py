@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from equiscale.analysis.runs import Runs
-from equiscale.core.errors import MissingExtraError, OptionError, StorageError
+from equiscale.core.errors import MissingExtraError, OptionError
 from equiscale.core.files import atomic_write
 from equiscale.core.registry import unknown_name_message
 from equiscale.report.figure_data import FigureData, NothingToDrawError
@@ -84,8 +84,7 @@ def write_figures(
         try:
             with mpl.rc_context(_PAPER_STYLE):
                 figure = FIGURES[name](data)
-                figure.draw_without_rendering()
-                figure.set_layout_engine(None)  # computed once, the same in every format
+                _arrange(figure)
                 files = [_save(figure, directory / f"{name}.{ending}") for ending in formats]
                 table = _tables(name, data)
         except NothingToDrawError as error:
@@ -116,6 +115,14 @@ def _tables(name: str, data: FigureData) -> pl.DataFrame | None:
     return tables[name]() if name in tables else None
 
 
+def _arrange(figure: Figure) -> None:
+    """Compute the layout once; it is the same in every format."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)
+
+
 def _save(figure: Figure, path: Path) -> str:
     buffer = io.BytesIO()
     metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
@@ -125,11 +132,8 @@ def _save(figure: Figure, path: Path) -> str:
 
 
 def _write(path: Path, content: bytes) -> str:
-    try:
-        with atomic_write(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    with atomic_write(path) as file:
+        file.write(content)
     return str(path)
 
 

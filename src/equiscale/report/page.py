@@ -12,7 +12,6 @@ from string import Template
 from typing import Any
 
 from equiscale.analysis.runs import Runs
-from equiscale.core.errors import StorageError
 from equiscale.core.files import atomic_write
 from equiscale.report.page_data import page_data
 from equiscale.report.style import PAPER_DARK, PAPER_LIGHT, TEXT_DARK, TEXT_LIGHT
@@ -25,11 +24,8 @@ def write_page(runs: Runs, path: Path) -> None:
         StorageError: The file cannot be written.
     """
     content = render_page(runs).encode()
-    try:
-        with atomic_write(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    with atomic_write(path) as file:
+        file.write(content)
 
 
 def render_page(runs: Runs, live_version: int | None = None) -> str:

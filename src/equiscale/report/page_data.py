@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from equiscale import __version__
 from equiscale.analysis.comparison import (
     CITATION,
+    compare_costs,
     published_accuracy,
-    published_epoch_seconds,
-    published_sizes,
+    published_curves,
 )
 from equiscale.analysis.runs import CELL, SIZES, Runs, Selection
-from equiscale.analysis.statistics import correlate_columns
 from equiscale.analysis.summaries import (
+    best_channels,
+    channel_correlations,
     compare_models,
     rank_cells,
     reported_runs,
@@ -32,7 +33,12 @@ from equiscale.analysis.summaries import (
     summarize_sizes,
 )
 from equiscale.core.spec import Scenario
-from equiscale.report.style import SCENARIO_LABELS, dataset_label, style_models
+from equiscale.report.style import (
+    SCENARIO_LABELS,
+    dataset_label,
+    order_datasets,
+    style_models,
+)
 from equiscale.results.key import PROTOCOL_VERSION
 
 MAP_CHANNELS = 8
@@ -55,14 +61,15 @@ def page_data(runs: Runs) -> dict[str, Any]:
         "sizes": list(SIZES),
         "scenarios": _scenarios(cells),
         "datasets": [
-            {"key": key, "label": dataset_label(key)} for key in sorted(cells["dataset"].unique())
+            {"key": key, "label": dataset_label(key)}
+            for key in order_datasets(cells["dataset"].to_list())
         ],
         "protocols": _protocols(cells),
         "models": [
             {"key": key, **vars(style)} for key, style in style_models(sorted(models)).items()
         ],
         "cells": _cells(cells, reported),
-        "costs": _plain_rows(summarize_costs(reported)),
+        "costs": _plain_rows(compare_costs(summarize_costs(reported))),
         "rankings": {
             protocol: vars(ranking)
             for protocol in cells["protocol"].unique().sort()
@@ -124,16 +131,12 @@ def _protocols(cells: pl.DataFrame) -> list[str]:
 def _published(datasets: list[str]) -> dict[str, Any]:
     """Return the published figures of the datasets that occur."""
     known = published_accuracy().filter(pl.col("dataset").is_in(datasets))
-    curves = {
-        keys: part.sort("object_size")["mean"].to_list()
-        for keys, part in published_sizes().group_by("dataset", "scenario", "model")
-    }
+    curves = published_curves()
     cells = [
         {**row, "curve": curves[row["dataset"], row["scenario"], row["model"]]}
         for row in known.iter_rows(named=True)
     ]
-    seconds = published_epoch_seconds().filter(pl.col("dataset").is_in(datasets))
-    return {"citation": CITATION, "cells": cells, "epoch_seconds": _plain_rows(seconds)}
+    return {"citation": CITATION, "cells": cells}
 
 
 def _selections(selections: Iterable[Selection]) -> tuple[list[dict[str, Any]], int]:
@@ -172,11 +175,9 @@ def _pixel_maps(selection: Selection, layer: str) -> dict[str, Any] | None:
     if layer not in selection.maps:
         return None
     maps = selection.maps[layer]
-    chosen = selection.chosen[layer][:, selection.example].astype(np.float64)
-    r = np.nan_to_num(correlate_columns(np.array(SIZES, float), chosen), nan=-1)
-    best = np.argsort(-r, kind="stable")[:MAP_CHANNELS]
+    best = best_channels(channel_correlations(selection, layer, selection.example))[:MAP_CHANNELS]
     return {
-        "channels": best.tolist(),
+        "channels": best,
         "side": maps.shape[-1],
         "text": encode_sizes(maps[:, best]),
         "object": selection.class_names[selection.example // selection.instances],

@@ -9,29 +9,41 @@ from typing import Any
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.cbook import boxplot_stats
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from equiscale.analysis.comparison import (
     published_accuracy,
-    published_epoch_seconds,
-    published_sizes,
+    published_curves,
 )
 from equiscale.analysis.runs import SIZES, Selection
-from equiscale.analysis.summaries import channel_correlations, rank_cells
+from equiscale.analysis.statistics import Correlation
+from equiscale.analysis.summaries import (
+    best_channels,
+    channel_correlations,
+    count_strong,
+    rank_cells,
+)
 from equiscale.core.errors import EquiscaleError
 from equiscale.core.operations import scaled_operations, standard_operations
 from equiscale.core.spec import CANVAS, OBJECT_SIZES, Scenario
 from equiscale.data.catalog import locate_dataset
 from equiscale.data.schema import read_arrays
 from equiscale.report.figure_data import FigureData, NothingToDrawError
-from equiscale.report.style import ModelStyle, dataset_label, scenario_label, style_models
+from equiscale.report.style import (
+    ModelStyle,
+    dataset_label,
+    order_datasets,
+    scenario_label,
+    style_models,
+)
 
 EQUIVARIANCE_MODELS = ("standard", "kanazawa", "pixel_pool", "slice_pool", "energy_pool")
 MAP_SIZES = (17, 33, 48, 64)
-_DASHES = {"": "-", "8 3": (0, (5, 1.5)), "2 3": (0, (1, 1.2)), "8 3 2 3": (0, (5, 1.5, 1, 1.5))}
+_MARKER_STEP = 9
 _SHADE = "#e6eef6"
 _INK = "#1b1f24"
 
@@ -44,7 +56,7 @@ def plot_accuracy(data: FigureData, wanted: Sequence[str] | None) -> Figure:
     figure, axes = _grid(data, row_height=height, sharex=False)
     for (dataset, scenario), axis in axes.items():
         cells = {row["model"]: row for row in _cell_rows(data, dataset, scenario)}
-        published = _published_means(dataset, scenario)
+        published = _published_means(data.published_name(dataset), scenario)
         for place, model in enumerate(styles):
             _draw_seeds(axis, place, styles[model], cells.get(model), published.get(model))
         axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
@@ -54,7 +66,7 @@ def plot_accuracy(data: FigureData, wanted: Sequence[str] | None) -> Figure:
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="y", visible=False)
     figure.supxlabel("accuracy on the test sizes", fontsize=8)
-    _legend(figure, _seed_legend(), columns=4)
+    _legend(figure, _seed_legend())
     return figure
 
 
@@ -65,16 +77,15 @@ def plot_sizes(data: FigureData, wanted: Sequence[str] | None) -> Figure:
     for (dataset, scenario), axis in axes.items():
         train = Scenario(scenario).train_sizes
         axis.axvspan(train[0] - 0.5, train[-1] + 0.5, color=_SHADE, lw=0, zorder=0)
-        for model, style in styles.items():
-            _draw_curve(axis, data, (dataset, scenario, model), style)
+        _draw_curves(axis, data, dataset, scenario, styles)
         axis.set_xlim(16, 65)
         axis.set_ylim(0, 1.02)
         axis.set_xticks([17, 32, 48, 64])
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     figure.supxlabel("object size in pixels", fontsize=8)
     lines = [_line(style) for style in styles.values()]
-    dotted = Line2D([], [], color=_INK, lw=0.8, ls=":", label="published")
-    _legend(figure, [*lines, dotted], columns=5)
+    hollow = Line2D([], [], ls="", marker="o", mfc="white", mec=_INK, ms=3.5, label="published")
+    _legend(figure, [*lines, hollow])
     return figure
 
 
@@ -92,42 +103,46 @@ def plot_equivariance(data: FigureData, stage: str | None) -> Figure:
         for found in errors.filter(pl.col("dataset") == dataset)["stage"].unique().sort()
     ]
     columns = _scenarios(errors)
+    parts = errors.partition_by("dataset", "stage", "scenario", "model", as_dict=True)
     figure, axes = _panels(len(rows), len(columns), 1.6)
     for (dataset, found), row in zip(rows, axes, strict=True):
         for scenario, axis in zip(columns, row, strict=True):
-            chosen = errors.filter(
-                (pl.col("dataset") == dataset)
-                & (pl.col("stage") == found)
-                & (pl.col("scenario") == scenario)
+            _draw_errors(
+                axis, {m: parts.get((dataset, found, scenario, m)) for m in styles}, styles
             )
-            _draw_errors(axis, chosen, styles)
             axis.set_title(scenario_label(scenario) if axis in axes[0] else "")
         row[0].set_ylabel(f"{_dataset(dataset)}, {found}\naccuracy")
     figure.supxlabel("equivariance error (undefined ones left out)", fontsize=8)
-    _legend(figure, [_marker(style) for style in styles.values()], columns=5)
+    _legend(figure, [_marker(style) for style in styles.values()])
     return figure
 
 
 def plot_slice_selection(data: FigureData) -> Figure:
     """Fig. 7: kernel size over object size, one panel per channel, sorted by Pearson's r."""
     selection = data.selection("slice")
-    chosen, r = _example_choice(selection)
-    order = np.argsort(-np.nan_to_num(r, nan=-2), kind="stable")
+    layer, item = selection.last_layer, selection.example
+    chosen = selection.chosen[layer][:, item]
+    correlations = channel_correlations(selection, layer, item)
+    order = best_channels(correlations)
     style = _styles([selection.cell[3]])[selection.cell[3]]
     rows = -(-len(order) // 8)
-    figure = Figure(figsize=(7.2, 0.95 * rows + 0.5), layout="constrained")
+    figure = Figure(figsize=(7.2, 1.05 * rows + 0.6), layout="constrained")
     axes = figure.subplots(rows, 8, sharex=True, sharey=True, squeeze=False)
     for axis in axes.flat[len(order) :]:
         axis.set_visible(False)
     for axis, channel in zip(axes.flat, order, strict=False):
         axis.plot(SIZES, chosen[:, channel], ".", ms=2.2, color=style.light)
-        text = "constant" if np.isnan(r[channel]) else f"r = {r[channel]:.2f}"
-        axis.set_title(text, fontsize=6.5, pad=2)
+        axis.set_title(_correlation_text(correlations[channel]), fontsize=6, pad=2)
         axis.set_xticks([17, 64])
         axis.tick_params(labelsize=6.5)
     figure.supxlabel("object size in pixels", fontsize=8)
     figure.supylabel("kernel size", fontsize=8)
-    figure.suptitle(_selection_title(selection, chosen, r), fontsize=8)
+    strong = count_strong(correlations)
+    figure.suptitle(
+        f"{_cell_text(selection)}\n{strong} of {len(order)} channels with r > 0.9, "
+        f"largest kernel {chosen.max()}; in brackets: 95 % interval of r",
+        fontsize=8,
+    )
     return figure
 
 
@@ -148,10 +163,7 @@ def plot_pixel_selection(data: FigureData) -> Figure:
     bar = figure.colorbar(shown, ax=axes, shrink=0.7, pad=0.02)
     bar.set_label("kernel size")
     bar.outline.set_visible(False)
-    name = _plain(selection.class_names[selection.example // selection.instances])
-    figure.suptitle(
-        f"{_cell_text(selection)}, object “{name}”, {maps.shape[1]} channels", fontsize=8
-    )
+    figure.suptitle(f"{_cell_text(selection)}, {maps.shape[1]} channels", fontsize=8)
     return figure
 
 
@@ -178,33 +190,44 @@ def plot_operations(data: FigureData) -> Figure:
 
 
 def plot_epoch_seconds(data: FigureData) -> Figure:
-    """Table 2: seconds per epoch, ours filled and published (on an A100) hollow."""
+    """Table 2: seconds per epoch, and how many times those of standard; published ones hollow."""
     costs = data.costs.filter(pl.col("epoch_seconds").is_not_null())
     _require(costs["epoch_seconds"].to_list(), "no epoch was timed")
     styles = _styles(costs["model"].unique().to_list())
     datasets = [d for d in data.datasets if d in costs["dataset"].to_list()]
-    figure, axes = _panels(1, len(datasets), 0.5 + 0.21 * len(styles), sharex=False)
-    published = {
-        (row["dataset"], row["model"]): row["seconds"]
-        for row in published_epoch_seconds().iter_rows(named=True)
-    }
-    for dataset, axis in zip(datasets, axes[0], strict=True):
-        rows = {r["model"]: r for r in costs.iter_rows(named=True) if r["dataset"] == dataset}
-        for place, (model, style) in enumerate(styles.items()):
-            if model in rows:
-                axis.plot(rows[model]["epoch_seconds"], place, "o", color=style.light, ms=4.5)
-            if (dataset, model) in published:
-                axis.plot(published[dataset, model], place, "D", mfc="none", mec=style.light, ms=5)
-        axis.set_xscale("log")
-        axis.set_title(_dataset(dataset))
-        axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
-        axis.set_ylim(len(styles) - 0.4, -0.6)
-        axis.tick_params(axis="y", length=0)
-    figure.supxlabel("seconds per epoch", fontsize=8)
+    height = 0.5 + 0.21 * len(styles)
+    figure, axes = _panels(len(datasets), 2, height, column_width=2.4)
+    for dataset, row in zip(datasets, axes, strict=True):
+        models = {r["model"]: r for r in costs.iter_rows(named=True) if r["dataset"] == dataset}
+        _draw_costs(row[0], models, styles, ("epoch_seconds", "published_seconds"))
+        _draw_costs(row[1], models, styles, ("epoch_ratio", "published_ratio"))
+        row[0].set_ylabel(_dataset(dataset))
+    axes[0][0].set_title("seconds per epoch")
+    axes[0][1].set_title("times those of the standard CNN")
     ours = Line2D([], [], ls="", marker="o", color=_INK, ms=4.5, label="ours, median")
     theirs = Line2D([], [], ls="", marker="D", mfc="none", mec=_INK, ms=5, label="published (A100)")
-    _legend(figure, [ours, theirs], columns=2)
+    _legend(figure, [ours, theirs])
     return figure
+
+
+def _draw_costs(
+    axis: Axes,
+    models: dict[str, dict[str, Any]],
+    styles: dict[str, ModelStyle],
+    columns: tuple[str, str],
+) -> None:
+    """Draw one cost per model, ours filled and the published one hollow."""
+    for place, (model, style) in enumerate(styles.items()):
+        ours, published = (models.get(model, {}).get(column) for column in columns)
+        if published is not None:
+            axis.plot(published, place, "D", mfc="none", mec=style.light, ms=5)
+        if ours is not None:
+            axis.plot(ours, place, "o", color=style.light, ms=4.5)
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
+    axis.set_ylim(len(styles) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
 
 
 def plot_ranks(data: FigureData) -> Figure:
@@ -225,7 +248,8 @@ def plot_ranks(data: FigureData) -> Figure:
     axis.set_yticks(range(count), [styles[model].label for model in ranking.models])
     axis.set_ylim(count - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
-    axis.set_xlabel(f"average rank over {ranking.cells} cells")
+    axis.set_xlabel(f"average rank over {ranking.cells} cell{'s' if ranking.cells > 1 else ''}")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if ranking.critical_difference is not None:
         text = f"critical difference {ranking.critical_difference:.2f} (Nemenyi, 5 %)"
         axis.set_title(f"{text}: overlapping bars are not told apart", fontsize=7)
@@ -284,9 +308,13 @@ def _require(values: list[Any], reason: str) -> list[Any]:
 
 
 def _panels(
-    rows: int, columns: int, row_height: float, sharex: bool = False
+    rows: int,
+    columns: int,
+    row_height: float,
+    sharex: bool = False,
+    column_width: float = 1.45,
 ) -> tuple[Figure, NDArray[Any]]:
-    size = (max(1.45 * columns + 1.4, 3.4), row_height * rows + 0.7)
+    size = (max(column_width * columns + 1.4, 3.4), row_height * rows + 0.7)
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, sharex=sharex, sharey="row", squeeze=False)
 
@@ -326,23 +354,27 @@ def _draw_seeds(
 ) -> None:
     values = cell["accuracies"] if cell else []
     if len(values) > 2:
-        axis.boxplot(
-            [values],
-            positions=[place],
-            orientation="horizontal",
-            widths=0.62,
-            showfliers=False,
-            boxprops={"color": style.light, "lw": 0.8},
-            medianprops={"color": style.light, "lw": 1.6},
-            whiskerprops={"color": style.light, "lw": 0.8},
-            capprops={"color": style.light, "lw": 0.8},
-            manage_ticks=False,
-        )
-    offsets = [((index * 7) % 5 - 2) * 0.09 for index in range(len(values))]
-    heights = [place + offset for offset in offsets]
-    axis.plot(values, heights, ".", color=style.light, ms=4, alpha=0.5, mew=0)
+        _draw_box(axis, place, style, values)
+    spread = 0.09 if len(values) > 1 else 0.0
+    heights = [place + ((index * 7) % 5 - 2) * spread for index in range(len(values))]
+    size, alpha = (4, 0.5) if len(values) > 5 else (7, 0.85)
+    axis.plot(values, heights, ".", color=style.light, mew=0, ms=size, alpha=alpha)
     if published is not None:
         axis.plot(published, place, "D", mfc="white", mec=style.light, ms=3.8, mew=0.9, zorder=5)
+
+
+def _draw_box(axis: Axes, place: int, style: ModelStyle, values: Sequence[float]) -> None:
+    """Draw quartiles, median and whiskers (the last value within 1.5 box lengths) as two lines."""
+    (box,) = boxplot_stats(values)
+    low, high, top, bottom = box["q1"], box["q3"], place - 0.31, place + 0.31
+    gap = np.nan
+    x = [low, high, high, low, low, gap]
+    y = [top, top, bottom, bottom, top, gap]
+    for end, start in ((box["whislo"], low), (box["whishi"], high)):
+        x += [start, end, gap, end, end, gap]
+        y += [place, place, gap, place - 0.155, place + 0.155, gap]
+    axis.plot(x, y, color=style.light, lw=0.8)
+    axis.plot([box["med"]] * 2, [top, bottom], color=style.light, lw=1.6, solid_capstyle="butt")
 
 
 def _seed_legend() -> list[Line2D]:
@@ -353,25 +385,42 @@ def _seed_legend() -> list[Line2D]:
     ]
 
 
-def _draw_curve(
-    axis: Axes, data: FigureData, keys: tuple[str, str, str], style: ModelStyle
+def _draw_curves(
+    axis: Axes, data: FigureData, dataset: str, scenario: str, styles: dict[str, ModelStyle]
 ) -> None:
-    names = ("dataset", "scenario", "model")
-    chosen = pl.all_horizontal(pl.col(n) == key for n, key in zip(names, keys, strict=True))
-    curve = data.sizes.filter(chosen)
-    if len(curve):
-        ends = curve.select("low", "high").to_numpy().astype(float)
-        axis.fill_between(curve["object_size"], *ends.T, color=style.light, alpha=0.12, lw=0)
-        dash = _DASHES[style.dash]
-        axis.plot(curve["object_size"], curve["mean"], color=style.light, lw=1.1, ls=dash)
-    published = published_sizes().filter(chosen).sort("object_size")
-    if len(published):
-        axis.plot(published["object_size"], published["mean"], ":", color=style.light, lw=0.7)
+    """Draw our curves as lines and the published ones as hollow markers, a few of them each."""
+    for index, (model, style) in enumerate(styles.items()):
+        curve = data.curves.get((dataset, scenario, model))
+        if curve is not None:
+            ends = curve.select("low", "high").to_numpy().astype(float)
+            axis.fill_between(curve["object_size"], *ends.T, color=style.light, alpha=0.12, lw=0)
+            axis.plot(
+                curve["object_size"], curve["mean"], color=style.light, lw=1.1, ls=_dash(style)
+            )
+        published = published_curves().get((data.published_name(dataset), scenario, model))
+        if published is not None:
+            hollow: dict[str, Any] = {
+                "marker": style.marker,
+                "mfc": "white",
+                "mec": style.light,
+                "mew": 0.6,
+            }
+            every = (index % _MARKER_STEP, _MARKER_STEP)  # neighbours are marked at other sizes
+            axis.plot(SIZES, published, ls="", ms=2.8, markevery=every, **hollow)
 
 
-def _draw_errors(axis: Axes, errors: pl.DataFrame, styles: dict[str, ModelStyle]) -> None:
-    for model, style in styles.items():
-        runs = errors.filter(pl.col("model") == model)
+def _dash(style: ModelStyle) -> Any:  # noqa: ANN401 - what matplotlib takes for a line style
+    """Return a dash pattern in units of the line's width."""
+    return (0, [int(length) / 1.8 for length in style.dash.split()]) if style.dash else "-"
+
+
+def _draw_errors(
+    axis: Axes, errors: dict[str, pl.DataFrame | None], styles: dict[str, ModelStyle]
+) -> None:
+    for model, runs in errors.items():
+        if runs is None:
+            continue
+        style = styles[model]
         axis.plot(
             runs["error"],
             runs["test_accuracy"],
@@ -388,6 +437,8 @@ def _draw_errors(axis: Axes, errors: pl.DataFrame, styles: dict[str, ModelStyle]
 def _draw_executed(axis: Axes, data: FigureData) -> None:
     """Draw the operations of whole networks, by formula (hollow) and as executed (filled)."""
     costs = data.costs.filter(pl.col("operations_executed").is_not_null())
+    dataset = order_datasets(costs["dataset"].to_list())[:1]  # the number of channels differs
+    costs = costs.filter(pl.col("dataset").is_in(dataset))
     rows = {row["model"]: row for row in costs.iter_rows(named=True)}
     styles = _styles(list(rows))
     for place, (model, style) in enumerate(styles.items()):
@@ -399,31 +450,24 @@ def _draw_executed(axis: Axes, data: FigureData) -> None:
     axis.invert_yaxis()
     if rows:
         axis.set_xscale("log")
-    axis.set_xlabel("operations per image, network\n● executed   ◇ by the formulas")
+    where = ", ".join(map(_dataset, dataset)) or "no run"
+    axis.set_xlabel(f"operations per image, network ({where})\n● executed   ◇ by the formulas")
     axis.tick_params(axis="y", length=0)
 
 
-def _example_choice(selection: Selection) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    layer = selection.last_layer
-    chosen = selection.chosen[layer][:, selection.example]
-    return chosen, channel_correlations(selection, layer, selection.example)
-
-
-def _selection_title(
-    selection: Selection, chosen: NDArray[np.uint8], r: NDArray[np.float64]
-) -> str:
-    name = _plain(selection.class_names[selection.example // selection.instances])
-    strong = int(np.count_nonzero(np.nan_to_num(r, nan=-2) > 0.9))
-    return (
-        f"{_cell_text(selection)}, object “{name}”: {strong} of {len(r)} channels with r > 0.9, "
-        f"largest kernel {chosen.max()}"
-    )
+def _correlation_text(correlation: Correlation) -> str:
+    if correlation.r is None:
+        return "constant"
+    low, high = correlation.interval.low, correlation.interval.high
+    return f"r = {correlation.r:.2f}\n[{low:.2f}, {high:.2f}]".replace("-", "−")
 
 
 def _cell_text(selection: Selection) -> str:
     _, dataset, scenario, model = selection.cell
     label = _styles([model])[model].label
-    return f"{label}, {_dataset(dataset)}, {scenario_label(scenario)}, seed {selection.seed}"
+    name = _plain(selection.class_names[selection.example // selection.instances])
+    where = f"{_dataset(dataset)}, {scenario_label(scenario)}, seed {selection.seed}"
+    return f"{label}, {where}, object “{name}”"
 
 
 def _tiles(maps: NDArray[np.uint8], columns: int = 8, gap: int = 3) -> NDArray[np.float64]:
@@ -467,12 +511,16 @@ def _draw_examples(part: Any, name: str, images: NDArray[np.uint8]) -> None:  # 
 
 
 def _line(style: ModelStyle) -> Line2D:
-    return Line2D([], [], color=style.light, lw=1.4, ls=_DASHES[style.dash], label=style.label)
+    return Line2D([], [], color=style.light, lw=1.4, ls=_dash(style), label=style.label)
 
 
 def _marker(style: ModelStyle) -> Line2D:
     return Line2D([], [], ls="", marker=style.marker, color=style.light, ms=4, label=style.label)
 
 
-def _legend(figure: Figure, handles: list[Line2D], columns: int) -> None:
+def _legend(figure: Figure, handles: list[Line2D]) -> None:
+    """Add a legend above the panels, with as many columns as the figure is wide enough for."""
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    width = 0.45 + 0.06 * longest  # inches: the sample, and letters of 7.5 points
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / width)))
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize=7.5)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from equiscale.core.spec import Scenario
 
 TEXT_LIGHT, TEXT_DARK = "#1b1f24", "#e8eaed"
 PAPER_LIGHT, PAPER_DARK = "#ffffff", "#15181d"
+MARKERS = "osdDpPXh*v^<>"
+"""Matplotlib's names of the markers in use; the page draws the same."""
+
+PAPER_DATASETS = ("emoji", "mnist", "trafficsign", "aerial")
 
 
 @dataclass(frozen=True)
@@ -19,8 +23,8 @@ class ModelStyle:
         label: A few words for people.
         light: Colour on white, contrast at least 3 : 1.
         dark: Colour on near black, contrast at least 3 : 1.
-        dash: SVG dash pattern; empty for a solid line. No two models of one colour family share it.
-        marker: Matplotlib's name of the marker.
+        dash: SVG dash pattern; empty for a solid line.
+        marker: Matplotlib's name of the marker, one of `MARKERS`.
     """
 
     label: str
@@ -31,20 +35,38 @@ class ModelStyle:
 
 
 # Hues after Okabe and Ito and Paul Tol, darkened for white and lightened for black; colours that
-# a colour-blind reader could take for one another differ in dash and marker.
+# a colour-blind reader could take for one another differ in dash and in marker. A variant has
+# the colour of the model that it varies.
 _SOLID, _LONG, _SHORT, _MIXED = "", "8 3", "2 3", "8 3 2 3"
-STYLES = {
-    "standard": ModelStyle("Standard CNN", "#595f69", "#a9b0bb", _SOLID, "o"),
+_LONGEST, _EVEN, _TWO_DOTS, _SPARSE = "16 4", "5 4", "8 3 2 3 2 3", "2 6"
+_GREY, _GOLD = ("#595f69", "#a9b0bb"), ("#8a6d00", "#e3c53f")
+_BLUE, _ORANGE, _BROWN = ("#0063b1", "#5aaef5"), ("#c44400", "#ff8a4c"), ("#a3620a", "#f0b35a")
+_PAPER_STYLES = {
+    "standard": ModelStyle("Standard CNN", *_GREY, _SOLID, "o"),
     "spatial_transform": ModelStyle("Spatial transformer", "#b0457b", "#e58ab8", _LONG, "v"),
-    "ensemble": ModelStyle("Pyramid ensemble", "#8a6d00", "#e3c53f", _SHORT, "s"),
+    "ensemble": ModelStyle("Pyramid ensemble", *_GOLD, _SHORT, "s"),
     "xu": ModelStyle("Xu et al.", "#117733", "#4fc27a", _LONG, "^"),
     "kanazawa": ModelStyle("Kanazawa et al.", "#007f98", "#57c8de", _MIXED, "D"),
     "hermite": ModelStyle("SES, Hermite", "#882255", "#d977a8", _SHORT, "P"),
     "disco": ModelStyle("SES, DISCO", "#6a4c9c", "#b49be6", _LONG, "X"),
-    "pixel_pool": ModelStyle("SConv, pixel pool", "#0063b1", "#5aaef5", _SOLID, "o"),
-    "slice_pool": ModelStyle("SConv, slice pool", "#c44400", "#ff8a4c", _SOLID, "s"),
-    "energy_pool": ModelStyle("SConv, energy pool", "#a3620a", "#f0b35a", _MIXED, "^"),
-    "conv3d": ModelStyle("SConv, 3-D conv", "#287a6c", "#5fd0bb", _SHORT, "D"),
+    "pixel_pool": ModelStyle("SConv, pixel pool", *_BLUE, _SOLID, "o"),
+    "slice_pool": ModelStyle("SConv, slice pool", *_ORANGE, _SOLID, "d"),
+    "energy_pool": ModelStyle("SConv, energy pool", *_BROWN, _MIXED, "D"),
+    "conv3d": ModelStyle("SConv, 3-D conv", "#287a6c", "#5fd0bb", _SHORT, "p"),
+}
+PAPER_MODELS = tuple(_PAPER_STYLES)
+STYLES = _PAPER_STYLES | {
+    "scale_channels": ModelStyle("Scale channels", "#4a0d6b", "#f3c9ff", _SOLID, "*"),
+    "gaussian_derivative": ModelStyle("Gaussian deriv.", "#1d3b8b", "#c3d0ff", _TWO_DOTS, "h"),
+    "riesz": ModelStyle("Riesz", "#a01c4b", "#ff8fab", _TWO_DOTS, "X"),
+    "pixel_pool_same": ModelStyle("Pixel pool, same", *_BLUE, _LONGEST, "<"),
+    "pixel_pool_full": ModelStyle("Pixel pool, full", *_BLUE, _EVEN, ">"),
+    "slice_pool_same": ModelStyle("Slice pool, same", *_ORANGE, _LONGEST, "<"),
+    "slice_pool_full": ModelStyle("Slice pool, full", *_ORANGE, _EVEN, ">"),
+    "energy_pool_mean": ModelStyle("Energy pool, mean", *_BROWN, _TWO_DOTS, "P"),
+    "standard_bn": ModelStyle("Standard, batch norm", *_GREY, _LONGEST, "s"),
+    "standard_wide": ModelStyle("Standard, wide", *_GREY, _EVEN, "^"),
+    "ensemble_dropout": ModelStyle("Ensemble, dropout", *_GOLD, _SPARSE, "*"),
 }
 _OTHERS = (
     ("#4b5bd7", "#98a3ff", _LONG, "v"),
@@ -79,6 +101,12 @@ def style_models(models: Sequence[str]) -> dict[str, ModelStyle]:
         light, dark, dash, marker = _OTHERS[index % len(_OTHERS)]
         known[name] = ModelStyle(short_label(name), light, dark, dash, marker)
     return known
+
+
+def order_datasets(datasets: Iterable[str]) -> list[str]:
+    """Return datasets without duplicates, those of the paper first and in its order."""
+    present = set(datasets)
+    return [*(d for d in PAPER_DATASETS if d in present), *sorted(present - set(PAPER_DATASETS))]
 
 
 def dataset_label(dataset: str) -> str:

@@ -111,8 +111,9 @@ class RunKey:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scenario", Scenario(self.scenario))
-        object.__setattr__(self, "learning_rate", _check_learning_rate(self.learning_rate))
-        _check_seed(self.seed)
+        object.__setattr__(self, "learning_rate", check_learning_rate(self.learning_rate))
+        check_seed(self.seed)
+        check_model_options(self.model_options)
 
     @cached_property
     def run_id(self) -> str:
@@ -161,7 +162,8 @@ def _check_positive(name: str, value: object) -> None:
         raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
-def _check_seed(value: object) -> None:
+def check_seed(value: object) -> None:
+    """Raise `OptionError` unless the value can be a seed."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise OptionError(f"a seed must be a whole number of at least 0, got {value!r}")
 
@@ -171,12 +173,25 @@ def _check_choice(kind: str, value: str, known: tuple[str, ...]) -> None:
         raise OptionError(unknown_name_message(kind, str(value), known))
 
 
-def _check_learning_rate(value: float) -> float:
+def check_learning_rate(value: float) -> float:
+    """Return a learning rate as a float, or raise `OptionError` if it cannot be one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise OptionError(f"a learning rate must be a number, got {value!r}")
     if not (math.isfinite(value) and value > 0):
         raise OptionError(f"a learning rate must be positive and finite, got {value!r}")
     return float(value)
+
+
+def check_model_options(options: Mapping[str, Any]) -> None:
+    """Raise `OptionError` unless the options of a model can stand in a key: plain, finite JSON."""
+    for name, value in options.items():
+        try:
+            canonical_json(value)
+        except (TypeError, ValueError):
+            raise OptionError(
+                f"the model option {name}={value!r} must be a text, a finite number, true, false "
+                "or a list of these, so that it can stand in the run's key"
+            ) from None
 
 
 def _text(value: object) -> str:

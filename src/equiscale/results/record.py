@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiscale.core.files import canonical_json, content_hash
+from equiscale.core.spec import CANVAS
 from equiscale.results.errors import CorruptRecordError, NewerRecordError
 from equiscale.results.key import RunKey
 
@@ -79,16 +80,23 @@ class Predictions:
 
     def accuracy(self, sizes: tuple[int, ...] | None = None) -> float:
         """Return the accuracy on the test images of the given object sizes, or on all."""
-        hits = self.predicted == self.labels
-        if sizes is not None:
-            hits = hits[np.isin(self.object_sizes, sizes)]
-        return float(hits.mean())
+        hits, counts = self._counts
+        chosen = slice(None) if sizes is None else list(sizes)
+        return float(hits[chosen].sum() / counts[chosen].sum())
 
     def accuracy_per_size(self) -> dict[int, float]:
         """Return the accuracy at each object size, ascending."""
-        counts = np.bincount(self.object_sizes)
-        hits = np.bincount(self.object_sizes, weights=self.predicted == self.labels)
+        hits, counts = self._counts
         return {int(size): float(hits[size] / counts[size]) for size in np.flatnonzero(counts)}
+
+    @cached_property
+    def _counts(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """`[CANVAS + 1]` each: images recognised and images, at each object size."""
+        hits = self.predicted == self.labels
+        return (
+            np.bincount(self.object_sizes, weights=hits, minlength=CANVAS + 1),
+            np.bincount(self.object_sizes, minlength=CANVAS + 1),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +219,7 @@ class RunRecord:
 
 def read_record(directory: Path) -> RunRecord:
     """Read a record from its directory; see `RunRecord.from_files`."""
-    files = {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+    files = {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
     return RunRecord.from_files(files, source=str(directory))
 
 
@@ -246,7 +254,7 @@ def _unpack(content: Mapping[str, Any], files: Mapping[str, bytes]) -> RunRecord
     science, surroundings = content["science"], content["surroundings"]
     arrays = _unpack_arrays(files[ARRAYS_FILE])
     names = [item.name for item in dataclasses.fields(Predictions)]
-    predictions = {name: arrays.pop(f"predictions.{name}") for name in names}
+    predictions = {name: arrays[f"predictions.{name}"] for name in names}
     return RunRecord(
         key=RunKey.from_json(science["key"]),
         history=History(**{name: tuple(values) for name, values in science["history"].items()}),
@@ -263,13 +271,9 @@ def _unpack_measurements(
     surroundings: Mapping[str, Any],
     arrays: Mapping[str, NDArray[Any]],
 ) -> dict[str, Measurement]:
-    def own(name: str) -> dict[str, NDArray[Any]]:
-        prefix = f"{name}."
-        return {key[len(prefix) :]: arrays[key] for key in arrays if key.startswith(prefix)}
-
     timings = surroundings["measurement_timings"]
     return {
-        name: Measurement(values, own(name), timings.get(name, {}))
+        name: Measurement(values, _OwnArrays(arrays, f"{name}."), timings.get(name, {}))
         for name, values in science["measurements"].items()
     }
 
@@ -283,9 +287,30 @@ def _pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return buffer.getvalue()
 
 
-def _unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
-    with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        return dict(file)
+def _unpack_arrays(data: bytes) -> Mapping[str, NDArray[Any]]:
+    """Return the arrays of a file, each unpacked when it is asked for."""
+    file: Mapping[str, NDArray[Any]] = np.load(io.BytesIO(data), allow_pickle=False)
+    return file
+
+
+class _OwnArrays(Mapping[str, NDArray[Any]]):
+    """Those arrays of a file whose names start with a prefix, under the rest of their names.
+
+    A study has thousands of records, and a table of them needs few of their arrays.
+    """
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], prefix: str) -> None:
+        self._arrays, self._prefix = arrays, prefix
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._arrays[self._prefix + name]
+
+    def __iter__(self) -> Iterator[str]:
+        start = len(self._prefix)
+        return (name[start:] for name in self._arrays if name.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _array_hash(array: NDArray[Any]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from equiscale.results.errors import CorruptRecordError, StoreError
 from equiscale.results.key import RunKey
 from equiscale.results.record import RECORD_FILE, RunRecord, read_record
 
+_RUN_ID = re.compile("[0-9a-f]{16}")
 _KEY_FILE = "key.json"
 
 
@@ -113,7 +115,7 @@ class RunStore:
     def run_ids(self, state: RunState) -> list[str]:
         """Return the runs in a state, sorted; the missing ones are those that were interrupted."""
         if state is RunState.DONE:
-            return _names(self.root / "done")
+            return [name for name in _names(self.root / "done") if _RUN_ID.fullmatch(name)]
         if state is RunState.FAILED:
             return [name.removesuffix(".json") for name in _names(self.root / "failed")]
         return [name for name in _names(self.root / "active") if self.state(name) is state]
@@ -183,7 +185,8 @@ class RunStore:
         """
         directory = self.directory(run_id)
         try:
-            record = read_record(directory)
+            with self._explained_errors():
+                record = read_record(directory)
             if record.key.run_id != run_id:
                 raise CorruptRecordError(f"{directory} holds the run {record.key.run_id}")
         except CorruptRecordError as error:
@@ -210,11 +213,26 @@ class RunStore:
                 if problems is None:
                     raise
                 problems.append(str(error))
+            except StoreError:
+                if self.directory(run_id).is_dir():
+                    raise
+                # Someone else has quarantined it meanwhile, and reported it.
 
     def failure(self, run_id: str) -> Failure:
-        """Return why a run failed."""
-        content = json.loads(self._failed(run_id).read_text())
-        return Failure(**{**content, "key": RunKey.from_json(content["key"])})
+        """Return why a run failed.
+
+        Raises:
+            StoreError: The note is damaged, or someone has just removed it to try again.
+        """
+        path = self._failed(run_id)
+        try:
+            content = json.loads(path.read_text())
+            return Failure(**{**content, "key": RunKey.from_json(content["key"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise StoreError(
+                f"cannot read why a run failed from {str(path)!r} ({error}): remove the file, and "
+                "the run counts as missing"
+            ) from error
 
     def key(self, run_id: str) -> RunKey | None:
         """Return the key of a run in any state, unchecked; None if it cannot be read."""

@@ -15,7 +15,7 @@ function fill(element, attributes, children) {
 const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-const percent = (value, digits = 1) => (value === null || value === undefined ? "–" : (100 * value).toFixed(digits) + " %");
+const percent = (value, digits = 1) => (value === null || value === undefined ? "–" : (100 * value).toFixed(digits) + "\u00a0%");
 const points = (value) => (value === null || value === undefined ? "–" : (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(100 * value).toFixed(1));
 const number = (value, digits = 3) => (value === null || value === undefined ? "–" : Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 6 }));
 
@@ -60,8 +60,26 @@ function frame(box, options) {
 }
 
 function swatch(model) {
-  return s("svg", { class: "swatch", width: 22, height: 12, "aria-hidden": "true" },
-    s("line", { x1: 0, x2: 22, y1: 6, y2: 6, style: `stroke:var(--${model.colour})`, "stroke-width": 3, "stroke-dasharray": model.dash || null }));
+  return s("svg", { class: "swatch", width: 30, height: 12, "aria-hidden": "true" },
+    s("line", { x1: 0, x2: 30, y1: 6, y2: 6, style: `stroke:var(--${model.colour})`, "stroke-width": 2.4, "stroke-dasharray": model.dash || null }),
+    marker(model, 15, 6, 4.6, false));
+}
+
+// Corners of the markers on a circle of radius 1, by Matplotlib's names.
+const ring = (count, turn, radius = () => 1) => Array.from({ length: count }, (_, i) => {
+  const angle = (2 * Math.PI * i) / count + (turn * Math.PI) / 180;
+  return [radius(i) * Math.cos(angle), radius(i) * Math.sin(angle)];
+});
+const cross = (turn) => ring(12, turn, (i) => (i % 3 === 2 ? 0.5 : 1));
+const SHAPES = {
+  o: ring(24, 0), s: ring(4, 45), D: ring(4, 0), d: ring(4, 0).map(([x, y]) => [0.6 * x, y]), p: ring(5, -90), h: ring(6, -90),
+  "^": ring(3, -90), v: ring(3, 90), "<": ring(3, 180), ">": ring(3, 0), "*": ring(10, -90, (i) => (i % 2 ? 0.42 : 1)),
+  P: cross(-15), X: cross(30),
+};
+function marker(model, x, y, radius, hollow) {
+  const colour = `var(--${model.colour})`;
+  const d = SHAPES[model.marker].map(([dx, dy], i) => (i ? "L" : "M") + (x + radius * dx).toFixed(1) + " " + (y + radius * dy).toFixed(1)).join("") + "Z";
+  return s("path", { d, class: "marker", style: hollow ? `stroke:${colour};fill:var(--paper)` : `fill:${colour};stroke:var(--paper)`, "stroke-width": hollow ? 1.4 : 0.8, "fill-opacity": hollow ? 0.75 : 0.9 });
 }
 
 function path(xs, ys) {

@@ -104,7 +104,9 @@ function drawGlance() {
       show: (m) => heat(find(m.key, x.key)),
     }))];
   if (tableStates.glance.column === null) tableStates.glance.column = 1 + Math.max(0, scenarios.findIndex((x) => x.key === state.scenario));
-  $$("glance").replaceChildren(sortable(columns, models, "Mean accuracy on the test sizes by model and scenario", tableStates.glance));
+  const incomplete = cells.some((c) => c.missing.length);
+  $$("glance").replaceChildren(sortable(columns, models, "Mean accuracy on the test sizes by model and scenario", tableStates.glance),
+    incomplete ? h("p", { class: "quiet" }, "* Seeds are missing that other cells of the dataset have; the mean is over the others.") : "");
 }
 
 function answer(cells) {
@@ -126,18 +128,21 @@ function heat(cell) {
 }
 const interval = (low, high) => (low === null || low === undefined ? "none" : `${percent(low)} … ${percent(high)}`);
 
+const MARKER_STEP = 9;
 function drawSizes() {
   const box = $$("sizes");
   const cells = shownCells().filter((c) => c.curve.mean.length);
   const published = state.published ? shownModels().map((m) => publishedCell(state.scenario, m.key)).filter(Boolean) : [];
   const label = `Line chart: accuracy at object sizes 17 to 64, ${state.dataset}, ${scenarioOf(state.scenario).label}. ` + cells.map((c) => `${modelOf(c.model).label}: ${percent(c.curve.mean[0])} at 17, ${percent(c.curve.mean[23])} at 40, ${percent(c.curve.mean[47])} at 64.`).join(" ");
-  const f = frame(box, { height: 380, x: [17, 64], y: [0, 1], label, focus: true, format: (v) => number(100 * v) + " %", xFormat: (v) => v, xTicks: [17, 24, 32, 40, 48, 56, 64], xTitle: "object size in pixels", margin: { left: 52 } });
+  const f = frame(box, { height: 380, x: [17, 64], y: [0, 1], label, focus: true, format: (v) => number(100 * v) + "\u00a0%", xFormat: (v) => v, xTicks: [17, 24, 32, 40, 48, 56, 64], xTitle: "object size in pixels", margin: { left: 52 } });
   const train = scenarioOf(state.scenario).train;
   f.svg.insertBefore(s("rect", { class: "shade", x: f.x(train[0]), y: f.margin.top, width: f.x(train[1]) - f.x(train[0]), height: f.height - f.margin.top - f.margin.bottom }), f.svg.firstChild);
   f.svg.append(s("text", { x: f.x((train[0] + train[1]) / 2), y: f.height - f.margin.bottom - 8, "text-anchor": "middle", "aria-hidden": "true" }, "trained on"));
   const xs = data.sizes.map(f.x);
+  const hollow = s("g", { class: "published" });
   for (const c of published) {
-    f.svg.append(s("path", { d: path(xs, c.curve.map(f.y)), fill: "none", style: `stroke:var(--${modelOf(c.model).colour})`, "stroke-width": 1.1, opacity: 0.75, "stroke-dasharray": "1 3", "stroke-linecap": "round" }));
+    const model = modelOf(c.model);
+    for (let i = model.index % MARKER_STEP; i < xs.length; i += MARKER_STEP) hollow.append(marker(model, xs[i], f.y(c.curve[i]), 3.4, true));
   }
   for (const c of cells) {
     const model = modelOf(c.model);
@@ -147,6 +152,7 @@ function drawSizes() {
     }
     f.svg.append(s("path", { d: path(xs, c.curve.mean.map(f.y)), fill: "none", style: `stroke:var(--${model.colour})`, "stroke-width": 2.2, "stroke-dasharray": model.dash || null, "stroke-linejoin": "round", class: "series" }));
   }
+  f.svg.append(hollow);
   const cursor = s("line", { class: "cursor", y1: f.margin.top, y2: f.height - f.margin.bottom, visibility: "hidden" });
   f.svg.append(cursor);
   let at = 23;
@@ -185,7 +191,7 @@ function drawSeeds() {
   const height = Math.max(120, rows.length * step + 60);
   const label = `Dot plot: test accuracy of every seed, ${state.dataset}, ${scenarioOf(state.scenario).label}. ` + rows.map((r) => `${r.model.label}: ${r.cell ? `mean ${percent(r.cell.mean)} over ${r.cell.runs} seeds` : "no runs"}${r.published ? `, published ${percent(r.published.mean)}` : ""}.`).join(" ");
   const narrow = box.clientWidth < 460;
-  const f = frame(box, { height, x: [low, 1], y: [rows.length, 0], yTicks: [], label, format: (v) => number(100 * v) + " %", xTitle: "test accuracy", margin: { left: narrow ? 118 : 150, right: 18 } });
+  const f = frame(box, { height, x: [low, 1], y: [rows.length, 0], yTicks: [], label, format: (v) => number(100 * v) + "\u00a0%", xTitle: "test accuracy", margin: { left: narrow ? 118 : 150, right: 18 } });
   rows.forEach((row, index) => {
     const y = f.y(index + 0.5);
     const colour = `var(--${row.model.colour})`;
@@ -193,14 +199,13 @@ function drawSeeds() {
     group.append(s("rect", { x: 0, y: y - step / 2, width: f.width, height: step, fill: "transparent" }));
     group.append(s("line", { class: "grid", x1: f.margin.left, x2: f.width - f.margin.right, y1: y, y2: y }));
     group.append(s("text", { class: "strong", x: f.margin.left - 10, y: y + 4, "text-anchor": "end" }, row.model.label));
-    (row.cell?.accuracies ?? []).forEach((value, i) => {
-      group.append(s("circle", { cx: f.x(value), cy: y + (((i * 7) % 5) - 2) * 2.4, r: 3, style: `fill:${colour}`, opacity: 0.45, class: "seed" }));
+    (row.cell?.accuracies ?? []).forEach((value, i, all) => {
+      group.append(s("circle", { cx: f.x(value), cy: all.length > 1 ? y + (((i * 7) % 5) - 2) * 2.4 : y, r: 3, style: `fill:${colour}`, opacity: 0.45, class: "seed" }));
     });
     if (row.cell && row.cell.low !== null) group.append(s("line", { x1: f.x(row.cell.low), x2: f.x(row.cell.high), y1: y, y2: y, style: `stroke:${colour}`, "stroke-width": 4, "stroke-linecap": "round" }));
     if (row.cell && row.cell.mean !== null) group.append(s("line", { x1: f.x(row.cell.mean), x2: f.x(row.cell.mean), y1: y - 9, y2: y + 9, style: `stroke:${colour}`, "stroke-width": 2.5 }));
     if (row.published) {
-      const p = f.x(row.published.mean);
-      group.append(s("path", { d: `M${p - 6} ${y}L${p} ${y - 6}L${p + 6} ${y}L${p} ${y + 6}Z`, style: `stroke:${colour};fill:var(--paper)`, "stroke-width": 1.6, "fill-opacity": 0.6 }));
+      group.append(marker({ ...row.model, marker: "D" }, f.x(row.published.mean), y, 6, true));
     }
     explains(group, () => [row.model.label, ...(row.cell ? [["mean", percent(row.cell.mean)], ["95 % interval", interval(row.cell.low, row.cell.high)], ["median", percent(row.cell.median)], ["seeds", `${row.cell.runs}${row.cell.missing.length ? `, ${row.cell.missing.length} missing` : ""}`]] : ["no runs here"]), ...(row.published ? [["published", `${percent(row.published.mean)} (${row.published.runs} seeds)`]] : [])]);
     f.svg.append(group);
@@ -221,11 +226,12 @@ function drawTable() {
     { title: "gap", value: (c) => c.gap, show: (c) => points(c.gap) },
     { title: "published", value: (c) => publishedCell(c.scenario, c.model)?.mean ?? null, show: (c) => percent(publishedCell(c.scenario, c.model)?.mean, 2) },
     { title: "difference", value: difference, show: (c) => points(difference(c)) },
-    { title: "published inside", value: (c) => inside(c), show: (c) => inside(c) },
+    { title: "inside", value: inside, show: inside },
+    { title: "near", value: near, show: near },
     { title: "learning rate", value: (c) => c.learning_rate, show: (c) => String(c.learning_rate) },
   ];
   $$("table").replaceChildren(sortable(columns, rows, "Statistics of the shown cells", tableStates.table),
-    h("p", { class: "quiet" }, "Gap: accuracy at the trained sizes minus accuracy at the others, in points. “Published inside”: whether the published mean lies in our interval."));
+    h("p", { class: "quiet" }, "Gap: accuracy at the trained sizes minus accuracy at the others, in points. “Inside”: whether the published mean lies in our interval. “Near”: whether our mean lies within two published standard deviations of the published one."));
 }
 function difference(c) {
   const other = publishedCell(c.scenario, c.model)?.mean;
@@ -235,6 +241,11 @@ function inside(c) {
   const other = publishedCell(c.scenario, c.model)?.mean;
   if (other === undefined || c.low === null) return "–";
   return c.low <= other && other <= c.high ? "yes" : "no";
+}
+function near(c) {
+  const other = publishedCell(c.scenario, c.model);
+  if (!other || c.mean === null) return "–";
+  return Math.abs(c.mean - other.mean) <= 2 * other.std ? "yes" : "no";
 }
 
 function kernelAt(text, index) {
@@ -364,11 +375,11 @@ function drawErrors() {
   const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
   const label = `Scatter plot: equivariance error after ${stage} against test accuracy. ` + series.map((x) => `${x.model.label}: mean error ${number(mean(x.runs.map((e) => e.error)))}.`).join(" ");
   const top = Math.max(...errors) * 1.06;
-  const f = frame($$("errors"), { height: 340, x: [0, top], y: [Math.max(0, Math.min(...accuracies) - 0.04), Math.min(1, Math.max(...accuracies) + 0.03)], label, xFormat: (v) => number(v, 2), format: (v) => number(100 * v) + " %", xTitle: `equivariance error · ${lost} undefined left out`, margin: { left: 52 } });
+  const f = frame($$("errors"), { height: 340, x: [0, top], y: [Math.max(0, Math.min(...accuracies) - 0.04), Math.min(1, Math.max(...accuracies) + 0.03)], label, xFormat: (v) => number(v, 2), format: (v) => number(100 * v) + "\u00a0%", xTitle: `equivariance error · ${lost} undefined left out`, margin: { left: 52 } });
   for (const { model, runs } of series) {
     const group = s("g", { tabindex: 0, role: "img", "aria-label": `${model.label}: mean error ${number(mean(runs.map((e) => e.error)))}, mean accuracy ${percent(mean(runs.map((e) => e.test_accuracy)))}` });
     for (const run of runs) {
-      const dot = s("circle", { cx: f.x(run.error), cy: f.y(run.test_accuracy), r: 4.5, style: `fill:var(--${model.colour});stroke:var(--paper)`, "fill-opacity": 0.75 });
+      const dot = marker(model, f.x(run.error), f.y(run.test_accuracy), 5, false);
       explains(dot, () => [model.label, ["seed", run.seed], ["error", number(run.error)], ["undefined", run.undefined], ["accuracy", percent(run.test_accuracy)]]);
       group.append(dot);
     }
@@ -432,20 +443,20 @@ function drawPairs() {
 
 function drawCosts() {
   const rows = data.costs.filter((c) => c.protocol === state.protocol && c.dataset === state.dataset && state.models.has(c.model));
-  const published = (c) => data.published.epoch_seconds.find((p) => p.dataset === datasetName() && p.model === c.model)?.seconds ?? null;
-  const standard = rows.find((c) => c.model === "standard")?.epoch_seconds;
+  const times = (value) => (value === null ? "–" : number(value) + " ×");
   const seconds = (value) => (value === null ? "–" : value < 0.1 ? number(1000 * value) + " ms" : number(value) + " s");
   const columns = [
     { title: "model", first: true, value: (c) => modelOf(c.model).label, show: (c) => h("td", {}, swatch(modelOf(c.model)), modelOf(c.model).label) },
     { title: "epoch", value: (c) => c.epoch_seconds, show: (c) => seconds(c.epoch_seconds) },
-    { title: "× standard", value: (c) => (standard ? c.epoch_seconds / standard : null), show: (c) => (standard ? number(c.epoch_seconds / standard) + " ×" : "–") },
+    { title: "× standard", value: (c) => c.epoch_ratio, show: (c) => times(c.epoch_ratio) },
+    { title: "published ×", value: (c) => c.published_ratio, show: (c) => times(c.published_ratio) },
     { title: "first epoch", value: (c) => c.first_epoch_seconds, show: (c) => seconds(c.first_epoch_seconds) },
     { title: "last epoch", value: (c) => c.last_epoch_seconds, show: (c) => seconds(c.last_epoch_seconds) },
-    { title: "published epoch", value: published, show: (c) => (published(c) === null ? "–" : number(published(c)) + " s") },
+    { title: "published epoch", value: (c) => c.published_seconds, show: (c) => seconds(c.published_seconds) },
     { title: "one image", value: (c) => c.inference_seconds, show: (c) => seconds(c.inference_seconds) },
-    { title: "peak memory", value: (c) => c.peak_memory_bytes, show: (c) => (c.peak_memory_bytes === null ? "–" : number(c.peak_memory_bytes / 1e6) + " MB") },
-    { title: "operations by formula", value: (c) => c.operations_by_formula, show: (c) => (c.operations_by_formula ? number(c.operations_by_formula / 1e6) + " M" : "–") },
-    { title: "executed", value: (c) => c.operations_executed, show: (c) => (c.operations_executed ? number(c.operations_executed / 1e6) + " M" : "–") },
+    { title: "memory", value: (c) => c.peak_memory_bytes, show: (c) => (c.peak_memory_bytes === null ? "–" : number(c.peak_memory_bytes / 1e6) + " MB") },
+    { title: "op. by formula", value: (c) => c.operations_by_formula, show: (c) => (c.operations_by_formula ? number(c.operations_by_formula / 1e6) + " M" : "–") },
+    { title: "op. executed", value: (c) => c.operations_executed, show: (c) => (c.operations_executed ? number(c.operations_executed / 1e6) + " M" : "–") },
   ];
   $$("costs").replaceChildren(rows.length ? sortable(columns, rows, "Costs by model", tableStates.costs) : h("p", { class: "missing" }, "No model chosen."));
 }
