@@ -24,6 +24,7 @@ from equiscale.layers import SConv2d
 from equiscale.layers.method import direct_work, spectral_work
 
 Shape = tuple[int, int, int, int]
+FACTORS = np.geomspace(0.7, 1.5, 33)
 
 
 def grid() -> list[tuple[dict[str, Any], Shape]]:
@@ -57,14 +58,26 @@ def fastest(layer: SConv2d, x: torch.Tensor, rounds: int = 7) -> float:
     return 1e3 * min(times)
 
 
-def fit(features: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return non-negative constants of least relative error, ignoring outliers."""
-    weights = 1 / times
+def fit(features: np.ndarray, times: np.ndarray, closeness: np.ndarray) -> np.ndarray:
+    """Return non-negative constants of least relative error, ignoring outliers.
+
+    Cases in which both methods take about as long count most, because only there it matters.
+    """
+    weights = closeness / times
     for _ in range(20):
         constants, _ = nnls(features * weights[:, None], times * weights)
         error = np.abs(np.log((features @ constants + 1e-9) / times))
-        weights = 1 / times / np.maximum(error, 0.1)
+        weights = closeness / times / np.maximum(error, 0.1)
     return constants
+
+
+def loss(
+    measured: dict[str, np.ndarray], estimates: dict[str, np.ndarray], factor: float
+) -> np.ndarray:
+    """Return how much slower the choice is, if the direct method counts so much more."""
+    spectral = estimates["spectral"] < factor * estimates["direct"]
+    chosen = np.where(spectral, measured["spectral"], measured["direct"])
+    return chosen / np.minimum(measured["spectral"], measured["direct"])
 
 
 def main() -> None:
@@ -85,21 +98,23 @@ def main() -> None:
             own = work[method]
             features[method].append((1.0, own.num_scales, own.multiply_adds, own.elements))
             times[method].append(fastest(layer, x))
-    constants = {m: fit(np.array(features[m]), np.array(times[m])) for m in features}
-    estimates = {m: np.array(features[m]) @ constants[m] for m in features}
     measured = {m: np.array(times[m]) for m in times}
-    spectral = estimates["spectral"] < estimates["direct"]
-    chosen = np.where(spectral, measured["spectral"], measured["direct"])
-    loss = chosen / np.minimum(measured["spectral"], measured["direct"])
+    closeness = np.exp(-np.abs(np.log(measured["direct"] / measured["spectral"])))
+    constants = {m: fit(np.array(features[m]), measured[m], closeness) for m in features}
+    estimates = {m: np.array(features[m]) @ constants[m] for m in features}
+    # Where the estimates err on one side, a common factor mends most of it.
+    factor = min(FACTORS, key=lambda f: loss(measured, estimates, f).mean())
+    constants["direct"] *= factor
+    lost = loss(measured, estimates, factor)
     for method, values in constants.items():
         print(
             method, "constant, per scale, per multiply-add, per element:", values.round(3).tolist()
         )
-    print(f"slower than the better method: worst {loss.max():.2f}, mean {loss.mean():.3f}")
+    print(f"slower than the better method: worst {lost.max():.2f}, mean {lost.mean():.3f}")
     print("worst cases:")
-    for index in np.argsort(loss)[:-8:-1]:
+    for index in np.argsort(lost)[:-8:-1]:
         row = [f"{measured[m][index]:.2f}" for m in measured]
-        print(f"  {loss[index]:.2f}", grid()[index], "direct, spectral ms:", *row)
+        print(f"  {lost[index]:.2f}", grid()[index], "direct, spectral ms:", *row)
     write_results("auto", {m: values.tolist() for m, values in constants.items()})
 
 
