@@ -17,16 +17,17 @@ STYLE: dict[Any, Any] = {"svg.hashsalt": "equiscale", "svg.fonttype": "path", "f
 
 
 def draw_headline(evidence: Evidence, path: Path) -> None:
-    """Draw accuracy over object size on emoji, one panel per scenario, training range shaded."""
+    """Draw accuracy over object size on emoji, one panel per scenario in which all were run."""
+    complete = [s for s in TRANSFER if all(len(evidence.sizes("emoji", s, m)) for m in MODELS)]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9, 3), layout="constrained")
-        axes = figure.subplots(1, len(TRANSFER), sharey=True)
-        for axis, scenario in zip(axes, TRANSFER, strict=True):
+        figure = Figure(figsize=(2 + 2.5 * len(complete), 3), layout="constrained")
+        axes = figure.subplots(1, len(complete), sharey=True, squeeze=False)[0]
+        for axis, scenario in zip(axes, complete, strict=True):
             _draw_panel(axis, evidence, scenario)
         axes[0].set_ylabel("accuracy (%)")
         figure.supxlabel("object size (pixels); shaded: sizes in training", size=9)
-        handles, labels = axes[1].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None})
 
@@ -36,8 +37,6 @@ def _draw_panel(axis: mpl.axes.Axes, evidence: Evidence, scenario: Scenario) -> 
     axis.axvspan(min(trained), max(trained), color="#dddddd", linewidth=0)
     for name, style in style_models(MODELS).items():
         sizes = evidence.sizes("emoji", scenario, name)
-        if len(sizes):
-            accuracy = 100 * sizes["mean"]
-            axis.plot(sizes["object_size"], accuracy, color=style.light, label=style.label)
+        axis.plot(sizes["object_size"], 100 * sizes["mean"], color=style.light, label=style.label)
     axis.set(title=scenario_label(scenario), xlim=(17, 64), ylim=(0, 102), xticks=(17, 32, 48, 64))
     axis.grid(alpha=0.3)

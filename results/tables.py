@@ -190,7 +190,9 @@ def winners(evidence: Evidence) -> str:
                 theirs = _published_winner(dataset, scenario)
                 shown = [f"`{m}` {percent(means[m])}" for m in (best, second)]
                 rows.append([dataset, scenario.value, *shown, f"`{theirs}`"])
-    return markdown_table(["dataset", "scenario", "best", "second", "best as published"], rows)
+    table = markdown_table(["dataset", "scenario", "best", "second", "best as published"], rows)
+    different = len({row[2].partition(" ")[0] for row in rows})
+    return f"{table}\nModels that are best somewhere: {different}, in {len(rows)} cells.\n"
 
 
 def _published_winner(dataset: str, scenario: Scenario) -> str:
@@ -210,7 +212,9 @@ def directions(evidence: Evidence) -> str:
                 lower = "smaller" if thirds[0] < thirds[2] else "larger"
                 rows.append([dataset, f"`{model}`", *map(percent, thirds), lower])
     headings = ["dataset", "model", "17–32", "33–48 (trained)", "49–64", "loses more towards"]
-    return markdown_table(headings, rows)
+    smaller = sum(row[-1] == "smaller" for row in rows)
+    verdict = f"{smaller} of {len(rows)} lose more towards smaller sizes."
+    return f"{markdown_table(headings, rows)}\n{verdict}\n"
 
 
 def _mean_over(sizes: pl.DataFrame, first: int, last: int) -> float:
