@@ -117,6 +117,22 @@ def test_training_and_asking_may_differ_in_their_factors() -> None:
     assert tuple(pyramid.eval()(images())) == (1.0,)
 
 
+def test_of_copies_larger_than_any_asked_training_sees_a_part() -> None:
+    pyramid, x = ImagePyramid((0.5, 1.5), train_factors=(1.5, 3.0)), images()
+    whole = resize_images(x, 3.0)
+    torch.manual_seed(0)
+    places = set()
+    for _ in range(20):
+        copies = pyramid(x)
+        assert copies[1.5].shape == (4, 2, 30, 34)
+        assert copies[3.0].shape == x.shape
+        windows = whole.unfold(2, 20, 1).unfold(3, 23, 1).flatten(0, 1)
+        near = (windows - copies[3.0].flatten(0, 1)[:, None, None]).abs().amax((0, 3, 4)) < 1e-5
+        assert near.sum() == 1
+        places.add(tuple(near.nonzero()[0].tolist()))
+    assert len(places) > 15
+
+
 def test_evaluation_draws_nothing() -> None:
     channels = ScaleChannels(backbone(), FACTORS, dropout=0.5).eval()
     before = torch.get_rng_state()

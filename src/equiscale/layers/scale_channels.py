@@ -73,16 +73,16 @@ def resize_images(
         >>> resize_images(torch.zeros(2, 3, 64, 48), 0.5).shape
         torch.Size([2, 3, 32, 24])
     """
-    (copy,) = _resize_all(images, (factor,), interpolation, blur)
-    return copy
+    ((rows, columns),) = _resizing_matrices(*images.shape[2:], (factor,), interpolation, blur)
+    return _resample(images, rows, columns)
 
 
-def _resize_all(
-    images: Tensor, factors: tuple[float, ...], interpolation: Interpolation, blur: float
-) -> list[Tensor]:
-    """Return one copy per factor."""
-    matrices = _resizing_matrices(*images.shape[2:], factors, interpolation, blur)
-    return [_resample(images, rows, columns) for rows, columns in matrices]
+def _cut(matrix: Tensor | None, size: int) -> Tensor | None:
+    """Return `size` rows of a resizing matrix, from a random place on."""
+    if matrix is None or len(matrix) <= size:
+        return matrix
+    first = int(torch.randint(len(matrix) - size + 1, ()))
+    return matrix[first : first + size]
 
 
 def _resample(images: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
@@ -117,7 +117,8 @@ def _gaussian_matrix(size: int, sigma: float) -> Tensor:
 class ImagePyramid(nn.Module):
     """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`: resized copies of images.
 
-    In training most of the copies can be left out of each step.
+    In training most of the copies can be left out of each step; and of copies larger than any that
+    will be asked, a part of the size of the image is taken, at a place drawn anew for each step.
 
     Args:
         factors: Sizes of the copies, relative to the image.
@@ -167,8 +168,13 @@ class ImagePyramid(nn.Module):
         if x.ndim != 4:
             raise ShapeError(f"a pyramid needs images [N, C, H, W], got {list(x.shape)}")
         factors = self._draw_factors() if self.training else self.factors
-        copies = _resize_all(x, factors, self.interpolation, self.blur)
-        return dict(zip(factors, copies, strict=True))
+        matrices = _resizing_matrices(*x.shape[2:], factors, self.interpolation, self.blur)
+        copies = {}
+        for factor, (rows, columns) in zip(factors, matrices, strict=True):
+            if factor > max(self.factors):
+                rows, columns = _cut(rows, x.shape[2]), _cut(columns, x.shape[3])
+            copies[factor] = _resample(x, rows, columns)
+        return copies
 
     def _draw_factors(self) -> tuple[float, ...]:
         """Return the factors of one training step."""
