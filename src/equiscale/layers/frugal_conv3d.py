@@ -1,12 +1,10 @@
 """A 3-D convolution for the place in front of a global maximum.
 
-Where a maximum lies is found without derivatives, a few images at a time, and no map is kept. Its
-value is then the dot product of a kernel and the patch under it, which torch can differentiate.
+The maximum is found without derivatives, a few images at a time, and no map is kept. Its derivatives
+are those of the dot product of a kernel and the patch under it, which torch can differentiate.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -50,45 +48,46 @@ class FrugalConv3d(nn.Conv3d):
 
 
 def conv3d_peaks(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`[N, C, S, H, W] -> [N, O]`: the maximum of `conv3d` over (S, H, W), with all derivatives.
+    """`[N, C, S, H, W] -> [N, O]`: the maximum of `frugal_conv3d` over (S, H, W).
 
-    Computed in float32 for half precision. Of two maxima that differ by less than the rounding of
-    a convolution, either may be returned.
+    Derivatives of any order are those of the first maximum; where two are equal up to rounding,
+    either may count as the first. Half precision and autocast compute in float32.
 
     Example:
-        >>> conv3d_peaks(torch.ones(1, 1, 3, 9, 9), torch.ones(2, 1, 3, 7, 7))
-        tensor([[147., 147.]])
+        >>> conv3d_peaks(torch.ones(1, 1, 3, 9, 9), torch.ones(2, 1, 3, 3, 3))
+        tensor([[27., 27.]])
     """
     if torch.compiler.is_exporting():
         return F.conv3d(input, weight, bias).flatten(2).max(2).values
     x, kernels = single(input), single(weight)
-    found, position = _find_peaks(x, kernels)
-    places = _places(position, x.shape, kernels.shape)
-    patches = x.flatten(1).gather(1, places.flatten(1)).view(places.shape)
-    values = (patches * kernels.flatten(1)).sum(2)
-    # A patch may lack the NaN that made its maximum one.
-    values = torch.where(found.isfinite(), values, found)
-    return (values if bias is None else values + bias).to(input.dtype)
+    shift = None if bias is None else single(bias)
+    peaks, position = _find_peaks(x, kernels, shift)
+    if torch.is_grad_enabled():
+        patches = _patches(x, kernels, position)
+        products = (patches * kernels.flatten(1)).sum(2)
+        source = products if shift is None else products + shift
+        peaks = peaks + (source - source.detach())  # the same value, with derivatives
+    return peaks.to(input.dtype)
 
 
-def _places(position: Tensor, input_shape: Sequence[int], kernel_shape: Sequence[int]) -> Tensor:
-    """`[N, O] -> [N, O, (C, T, k, l)]`: places in the flat image under the kernel at a position."""
-    first_image = torch.zeros_like(position).flatten()
-    sizes = output_sizes(input_shape, kernel_shape)
-    corner = torch.unravel_index(position.flatten(), sizes)
-    places = pixels_under_kernels(first_image, corner, input_shape, kernel_shape)
-    return places.unflatten(0, position.shape)
+def _patches(x: Tensor, weight: Tensor, position: Tensor) -> Tensor:
+    """`[N, C, S, H, W] -> [N, O, (C, T, k, l)]`: what lies under the kernels at `[N, O]` places."""
+    corner = torch.unravel_index(position.flatten(), output_sizes(x.shape, weight.shape))
+    own_image = torch.zeros_like(position).flatten()
+    places = pixels_under_kernels(own_image, corner, x.shape, weight.shape)
+    places = places.unflatten(0, position.shape)
+    return x.flatten(1).gather(1, places.flatten(1)).view(places.shape)
 
 
 @torch.no_grad()
-def _find_peaks(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _find_peaks(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """`[N, C, S, H, W] -> 2 × [N, O]`: maxima and their positions in the flat maps."""
     with without_autocast(x):
-        if transforms_pay(x, weight):
-            values, positions = torch.ops.equiscale.fourier_peaks(x, weight)
-        else:
-            values, positions = F.conv3d(x, weight).flatten(2).max(2)
-    return values, positions
+        if not transforms_pay(x, weight):
+            values, positions = F.conv3d(x, weight, bias).flatten(2).max(2)
+            return values, positions
+        values, positions = torch.ops.equiscale.fourier_peaks(x, weight)
+        return values if bias is None else values + bias, positions
 
 
 def _fourier_peaks(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
