@@ -1,7 +1,7 @@
 """A 3-D convolution for the place in front of a global maximum.
 
-The maximum is found without derivatives, a few images at a time, and no map is kept. Its derivatives
-are those of the dot product of a kernel and the patch under it, which torch can differentiate.
+The maximum is found without derivatives, a few images at a time, and no map is kept. Its
+derivatives are those of the dot product of a kernel and the patch under it.
 """
 
 from __future__ import annotations
