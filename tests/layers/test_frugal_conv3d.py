@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from equiscale.layers import fourier_conv3d
 from equiscale.layers.frugal_conv import frugal_conv3d
@@ -107,6 +108,15 @@ def test_large_kernels_are_transformed_and_small_ones_are_not() -> None:
 
     assert [pays(size) for size in (1, 3, 7, 11)] == [False, False, True, True]
     assert not pays(7, "meta")
+
+
+def test_cost_is_what_is_computed() -> None:
+    x, weight, _ = (tensor.detach() for tensor in tensors())
+    with FlopCounterMode(display=False) as counter:
+        for _ in fourier_conv3d.fourier_conv3d(x, weight):
+            pass
+    cost = 2 * fourier_conv3d.fourier_cost(x.shape, weight.shape)
+    assert counter.get_total_flops() == pytest.approx(cost, rel=0.02)
 
 
 def test_empty_batch(way: str) -> None:
