@@ -43,10 +43,10 @@ def ordinary_cost(input_shape: Sequence[int], kernel_shape: Sequence[int]) -> in
 def fourier_cost(input_shape: Sequence[int], kernel_shape: Sequence[int]) -> int:
     """Multiply-adds of `fourier_conv3d`."""
     N, C, S, H, W = input_shape
-    O, _, T, k, _ = kernel_shape
+    O, _, T, k, l = kernel_shape
     outputs, h, w = output_sizes(input_shape, kernel_shape)
     there = N * C * S * (2 * H * W + 4 * H * H)
-    kernels = 8 * C * O * T * H * k
+    kernels = C * O * T * k * (2 * l + 8 * H)
     mixing = 4 * N * C * O * T * H * outputs
     back = N * O * outputs * (4 * H * h + 2 * h * w)
     return (W + 1) // 2 * (there + kernels + mixing + back)
