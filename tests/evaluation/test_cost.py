@@ -47,6 +47,14 @@ def test_the_fast_layer_executes_a_fraction() -> None:
     assert slow.by_formula <= slow.executed < 1.2 * slow.by_formula  # kernels are resampled too
 
 
+def test_a_pooled_3d_convolution_counts_by_its_definition() -> None:
+    model = create_model("conv3d", in_channels=1, num_classes=36)
+    counted = count_operations(model, in_channels=1, batch_size=2)
+    maps = 32 * 23 * 52 * 52
+    assert counted.by_formula == 16 * scaled_operations(64, 7) + 2 * maps * 16 * 7**3
+    assert 0 < counted.executed < counted.by_formula / 5
+
+
 def test_the_model_is_left_without_hooks() -> None:
     layer = nn.Conv2d(1, 1, 3)
     count_operations(layer, in_channels=1, image_size=8)

@@ -17,6 +17,8 @@ from equiscale.core.spec import CANVAS
 from equiscale.data.dataset import StirDataset
 from equiscale.evaluation.accuracy import device_of, evaluating
 from equiscale.layers import SConv2d
+from equiscale.layers.fourier_conv3d import fourier_cost, ordinary_cost
+from equiscale.layers.frugal_conv3d import FrugalConv3d
 from equiscale.layers.spectral.cost import forward_cost
 from equiscale.layers.spectral.ops import Settings
 from equiscale.results.key import RunKey
@@ -57,7 +59,7 @@ def count_operations(
 
     kinds = (nn.Conv2d, nn.Conv3d, SConv2d)
     handles = [m.register_forward_hook(add) for m in model.modules() if isinstance(m, kinds)]
-    counter = FlopCounterMode(display=False, custom_mapping=_spectral_formula())
+    counter = FlopCounterMode(display=False, custom_mapping=_formulas())
     try:
         with evaluating(model), torch.no_grad(), counter:
             model(blank)
@@ -72,6 +74,8 @@ def layer_operations(layer: nn.Module, x: Tensor, output: Tensor) -> int:
     """Return the operations of a convolution by its definition, for the images in `x`."""
     if isinstance(layer, SConv2d):
         return _scaled_layer_operations(layer, x)
+    if isinstance(layer, FrugalConv3d):  # whose output may be pooled
+        return 2 * ordinary_cost(x.shape, layer.weight.shape)
     if isinstance(layer, (nn.Conv2d, nn.Conv3d)):
         return 2 * layer.weight[0].numel() * output.numel()
     return 0
@@ -140,9 +144,19 @@ def _scaled_layer_operations(layer: SConv2d, x: Tensor) -> int:
     return total * x.shape[0] * layer.out_channels * layer.in_channels // layer.groups
 
 
-def _spectral_formula() -> dict[Any, Any]:
-    """Return what the counter adds for the spectral operator, which it cannot look into."""
-    return {torch.ops.equiscale.spectral_forward: _spectral_operations}
+def _formulas() -> dict[Any, Any]:
+    """Return what the counter adds for operators that it cannot look into."""
+    return {
+        torch.ops.equiscale.spectral_forward: _spectral_operations,
+        torch.ops.equiscale.fourier_conv3d: _fourier_operations,
+        torch.ops.equiscale.fourier_peaks: _fourier_operations,
+    }
+
+
+def _fourier_operations(
+    x_shape: Sequence[int], weight_shape: Sequence[int], *ignored: object, **too: object
+) -> int:
+    return 2 * fourier_cost(x_shape, weight_shape)
 
 
 def _spectral_operations(

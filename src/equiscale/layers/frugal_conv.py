@@ -1,20 +1,25 @@
-"""A convolution whose backward pass costs what its gradient is worth.
+"""Convolutions whose backward pass costs what its gradient is worth.
 
 Behind a maximum over branches and a global max pooling, only one pixel per sample and channel
-carries a gradient. The ordinary backward pass multiplies all the zeros; this one looks first.
+carries a gradient. The ordinary backward pass multiplies all the zeros; these ones look first.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.grad import conv2d_input, conv2d_weight
 
 from equiscale.core.errors import OptionError
+from equiscale.layers.fourier_conv3d import fourier_conv3d, output_sizes, transforms_pay
 from equiscale.layers.geometry import Padding, check_padding
+from equiscale.layers.precision import autocast_is_on, single, without_autocast
+
+# ruff: noqa: A002 - the name that torch.nn.functional.conv2d uses
 
 SPARSE_SHARE = 1 / 128
 """Share of non-zero output gradients up to which only those are worked through."""
@@ -24,7 +29,7 @@ CHUNK = 1 << 22
 
 
 def frugal_conv2d(
-    input: Tensor,  # noqa: A002 - the name that torch.nn.functional.conv2d uses
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     padding: int = 0,
@@ -40,11 +45,7 @@ def frugal_conv2d(
         tensor([4., 6., 6., 4.])
     """
     padded = F.pad(input, [padding] * 4) if padding else input
-    trained = torch.is_grad_enabled() and (padded.requires_grad or weight.requires_grad)
-    if not trained or torch.compiler.is_exporting():
-        return F.conv2d(padded, weight, bias, dilation=dilation)
-    output: Tensor = _FrugalConv.apply(padded, weight, dilation)  # type: ignore[no-untyped-call]
-    return output if bias is None else output + bias[:, None, None].to(output.dtype)
+    return _frugal_conv(padded, weight, bias, dilation)
 
 
 class FrugalConv2d(nn.Conv2d):
@@ -71,7 +72,7 @@ class FrugalConv2d(nn.Conv2d):
         check_padding(padding, "zeros")
         super().__init__(in_channels, out_channels, kernel_size, padding=padding)
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that nn.Conv2d uses
+    def forward(self, input: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, O, H', W']`."""
         if not self.training:
             return super().forward(input)
@@ -79,18 +80,58 @@ class FrugalConv2d(nn.Conv2d):
         return frugal_conv2d(input, self.weight, self.bias, margin)
 
 
+def frugal_conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`[N, C, S, H, W] -> [N, O, S', H', W']`: `conv3d`, fast with large kernels on CPUs.
+
+    Values and gradients are those of `torch.nn.functional.conv3d`, up to rounding where the values
+    come from spectra, see `transforms_pay`: a relative 1e-6, and a NaN or infinity reaches all
+    pixels of the scales whose kernels contain it. There, half precision and autocast compute in
+    float32. The backward pass skips zeros; second derivatives work too.
+
+    Example:
+        >>> frugal_conv3d(torch.ones(1, 1, 3, 9, 9), torch.ones(1, 1, 3, 7, 7)).shape
+        torch.Size([1, 1, 1, 3, 3])
+    """
+    if torch.compiler.is_exporting() or not transforms_pay(input, weight):
+        return _frugal_conv(input, weight, bias, dilation=1)
+    autocast = autocast_is_on(input)
+    with without_autocast(input):
+        bias = None if bias is None else single(bias)
+        output = _frugal_conv(single(input), single(weight), bias, dilation=1)
+    return output if autocast else output.to(input.dtype)
+
+
+def _frugal_conv(input: Tensor, weight: Tensor, bias: Tensor | None, dilation: int) -> Tensor:
+    """`[N, C, *] -> [N, O, *']`, over two or three axes."""
+    given = (input, weight) if bias is None else (input, weight, bias)
+    trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+    if not trained or torch.compiler.is_exporting():
+        return _convolve(input, weight, bias, dilation)
+    output: Tensor = _FrugalConv.apply(input, weight, bias, dilation)  # type: ignore[no-untyped-call]
+    return output
+
+
+def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, dilation: int) -> Tensor:
+    if input.ndim == 4:
+        return F.conv2d(input, weight, bias, dilation=dilation)
+    if torch.compiler.is_exporting() or not transforms_pay(input, weight):
+        return F.conv3d(input, weight, bias, dilation=dilation)
+    output: Tensor = torch.ops.equiscale.fourier_conv3d(input, weight, bias)
+    return output
+
+
 class _FrugalConv(torch.autograd.Function):
     @staticmethod
-    def forward(input: Tensor, weight: Tensor, dilation: int) -> Tensor:  # noqa: A002
-        return F.conv2d(input, weight, dilation=dilation)
+    def forward(input: Tensor, weight: Tensor, bias: Tensor | None, dilation: int) -> Tensor:
+        return _convolve(input, weight, bias, dilation)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:  # noqa: ANN401
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
         ctx.save_for_backward(*inputs[:2])
-        ctx.dilation = inputs[2]
+        ctx.dilation = inputs[3]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # noqa: ANN401
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         x, weight = ctx.saved_tensors
         wanted = list(ctx.needs_input_grad[:2])
         # Autocast may have rounded the input and the gradient; the weight is kept exact.
@@ -102,13 +143,14 @@ class _FrugalConv(torch.autograd.Function):
                 gradient.contiguous(), x_, weight, ctx.dilation, wanted
             )
         dx = pair[0].to(x.dtype) if wanted[0] else None
-        return dx, pair[1] if wanted[1] else None, None
+        db = gradient.transpose(0, 1).flatten(1).sum(1) if ctx.needs_input_grad[2] else None
+        return dx, pair[1] if wanted[1] else None, db, None
 
 
 def _conv_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, dilation: int, wanted: list[bool]
 ) -> tuple[Tensor, Tensor]:
-    """`[N, O, H', W'] -> [N, C, H, W], [O, C, k, k]`; one that is not wanted stays empty."""
+    """`[N, O, *'] -> [N, C, *], [O, C, k, ...]`; one that is not wanted stays empty."""
     if gradient.count_nonzero() <= SPARSE_SHARE * gradient.numel():
         return _sparse_gradients(gradient, x, weight, dilation, wanted)
     return _dense_gradients(gradient, x, weight, dilation, wanted)
@@ -121,14 +163,34 @@ def _conv_gradients_shapes(
     return dx, torch.empty_like(weight) if wanted[1] else weight.new_empty(0)
 
 
-# An operator of its own, so that the compiler does not have to look into its choice.
+def _fourier_conv3d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    result = _fourier_conv3d_shape(x, weight, bias)
+    shift = x.new_zeros(()) if bias is None else bias[:, None, None, None]
+    first = 0
+    with without_autocast(x):
+        for maps in fourier_conv3d(x, weight):
+            torch.add(maps, shift, out=result[first : first + len(maps)])
+            first += len(maps)
+    return result
+
+
+def _fourier_conv3d_shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0], *output_sizes(x.shape, weight.shape))
+
+
+# Operators of their own, so that the compiler does not have to look into them.
 _LIBRARY = torch.library.Library("equiscale", "FRAGMENT")
 _LIBRARY.define(
     "conv_gradients(Tensor gradient, Tensor x, Tensor weight, int dilation, bool[] wanted)"
     " -> (Tensor, Tensor)"
 )
-_LIBRARY.impl("conv_gradients", _conv_gradients, "CompositeExplicitAutograd")
-torch.library.register_fake("equiscale::conv_gradients", _conv_gradients_shapes, lib=_LIBRARY)
+_LIBRARY.define("fourier_conv3d(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+for _name, _operator, _shapes in (
+    ("conv_gradients", _conv_gradients, _conv_gradients_shapes),
+    ("fourier_conv3d", _fourier_conv3d, _fourier_conv3d_shape),
+):
+    _LIBRARY.impl(_name, _operator, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"equiscale::{_name}", _shapes, lib=_LIBRARY)
 
 
 def _dense_gradients(
@@ -136,14 +198,26 @@ def _dense_gradients(
 ) -> tuple[Tensor, Tensor]:
     dx, dw = x.new_empty(0), weight.new_empty(0)
     if wanted[0]:
-        dx = conv2d_input(x.shape, weight, gradient, dilation=dilation)
-    if wanted[1] and weight.shape[1] == 1:
+        dx = _torch_gradient(gradient, x, weight, dilation, 0)
+    if wanted[1] and x.ndim == 4 and weight.shape[1] == 1:
         # A product with the unfolded image beats the library's routine for a single channel.
         patches = _patches(x, weight.shape[-1], dilation)[:, 0].flatten(3).flatten(0, 2)
         dw = (gradient.transpose(0, 1).flatten(1) @ patches).view_as(weight)
     elif wanted[1]:
-        dw = conv2d_weight(x, weight.shape, gradient, dilation=dilation)
+        dw = _torch_gradient(gradient, x, weight, dilation, 1)
     return dx, dw
+
+
+def _torch_gradient(
+    gradient: Tensor, x: Tensor, weight: Tensor, dilation: int, which: int
+) -> Tensor:
+    """Return torch's gradient of the input (0) or the weight (1)."""
+    ones, zeros, mask = [1] * (x.ndim - 2), [0] * (x.ndim - 2), [which == 0, which == 1, False]
+    dilations = [dilation] * (x.ndim - 2)
+    result: Tensor = torch.ops.aten.convolution_backward(
+        gradient, x, weight, None, ones, zeros, dilations, False, zeros, 1, mask
+    )[which]
+    return result
 
 
 def _sparse_gradients(
@@ -152,39 +226,37 @@ def _sparse_gradients(
     positions = gradient.nonzero()
     values = gradient[tuple(positions.T)]
     step = max(1, CHUNK // weight[0].numel())
-    dx = x.new_zeros(x.shape[0] * x.shape[2] * x.shape[3] if wanted[0] else 0, x.shape[1])
-    dw = weight.new_zeros(weight.shape[0] if wanted[1] else 0, weight[0].numel())
-    for first in range(0, len(values), step):
-        chosen, value = positions[first : first + step], values[first : first + step]
+    dx, dw = x.new_zeros(x.numel() if wanted[0] else 0), torch.zeros_like(weight).flatten(1)
+    pixels, kernels = x.flatten(), weight.flatten(1)
+    for chosen, value in zip(positions.split(step), values[:, None].split(step), strict=True):
+        sample, channel, *corner = chosen.unbind(1)
+        places = pixels_under_kernels(sample, corner, x.shape, weight.shape, dilation)
         if wanted[0]:
-            _add_input_gradient(dx, chosen, value, x, weight, dilation)
+            dx.scatter_add_(0, places.flatten(), (kernels[channel] * value).flatten())
         if wanted[1]:
-            _add_weight_gradient(dw, chosen, value, x, weight, dilation)
-    N, C, H, W = x.shape
-    dx = dx.view(N, H, W, C).permute(0, 3, 1, 2).contiguous() if wanted[0] else x.new_empty(0)
+            patches = pixels.index_select(0, places.flatten()).view(places.shape)
+            dw.index_add_(0, channel, patches * value)
+    dx = dx.view_as(x) if wanted[0] else x.new_empty(0)
     return dx, dw.view_as(weight) if wanted[1] else weight.new_empty(0)
 
 
-def _add_input_gradient(
-    dx: Tensor, positions: Tensor, values: Tensor, x: Tensor, weight: Tensor, dilation: int
-) -> None:
-    """Add `g · w[o]` to the pixels under each kernel; `dx` is `[N·H·W, C]`."""
-    sample, channel, row, column = positions.unbind(1)
-    height, width = x.shape[2:]
-    tap = dilation * torch.arange(weight.shape[-1], device=x.device)
-    corner = (sample * height + row) * width + column
-    pixels = corner[:, None] + (tap[:, None] * width + tap).flatten()
-    kernels = weight.flatten(2).transpose(1, 2)[channel] * values[:, None, None]
-    dx.index_add_(0, pixels.flatten(), kernels.flatten(0, 1))
-
-
-def _add_weight_gradient(
-    dw: Tensor, positions: Tensor, values: Tensor, x: Tensor, weight: Tensor, dilation: int
-) -> None:
-    """Add `g ·` the patch under each kernel to the kernel's channel; `dw` is `[O, C·k·k]`."""
-    sample, channel, row, column = positions.unbind(1)
-    patches = _patches(x, weight.shape[-1], dilation)[sample, :, row, column]
-    dw.index_add_(0, channel, patches.flatten(1) * values[:, None])
+def pixels_under_kernels(
+    sample: Tensor,
+    corner: Sequence[Tensor],
+    input_shape: Sequence[int],
+    kernel_shape: Sequence[int],
+    dilation: int = 1,
+) -> Tensor:
+    """`P samples and corners -> [P, (C, k, ...)]`: places in the flat input under each kernel."""
+    strides = [math.prod(input_shape[axis + 1 :]) for axis in range(len(input_shape))]
+    first = sample * strides[0]
+    for index, stride in zip(corner, strides[2:], strict=True):
+        first = first + index * stride
+    steps = [1] + [dilation] * len(corner)
+    taps = torch.zeros((), dtype=torch.long, device=sample.device)
+    for length, step, stride in zip(kernel_shape[1:], steps, strides[1:], strict=True):
+        taps = taps[..., None] + step * stride * torch.arange(length, device=sample.device)
+    return first[:, None] + taps.flatten()
 
 
 def _patches(x: Tensor, kernel_size: int, dilation: int) -> Tensor:

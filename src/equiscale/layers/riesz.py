@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from equiscale.core.options import check_positive
+from equiscale.layers.precision import single, without_autocast
 
 
 def riesz_responses(height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,8 +82,8 @@ class RieszConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, O, H, W]`."""
-        with _without_autocast(x):
-            weight = self.weight.float() if self.weight.dtype.itemsize < 4 else self.weight
+        with without_autocast(x):
+            weight = single(self.weight)
             return _mix(x.to(weight.dtype), weight).to(self.weight.dtype)
 
     def extra_repr(self) -> str:
@@ -111,9 +111,3 @@ def _mix(x: Tensor, weight: Tensor) -> Tensor:
     parts = mixed.unflatten(2, (2, x.shape[0])).permute(3, 1, 0, 2)  # [N, O, F, 2]
     parts = parts.unflatten(2, (height, width // 2 + 1)).contiguous()
     return torch.fft.irfft2(torch.view_as_complex(parts), s=(height, width))
-
-
-def _without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    device = x.device.type
-    available = torch.amp.is_autocast_available(device)
-    return torch.autocast(device, enabled=False) if available else nullcontext()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Literal, overload
 
 import torch
@@ -25,6 +24,7 @@ from equiscale.layers.geometry import (
 )
 from equiscale.layers.kernel_scaling import Interpolation, check_interpolation
 from equiscale.layers.method import Method, check_method, choose_method
+from equiscale.layers.precision import autocast_is_on, single, without_autocast
 from equiscale.layers.scale_pool import POOL_MODES, PoolMode, check_pool_mode
 from equiscale.layers.spectral.interface import spectral_conv
 
@@ -143,13 +143,12 @@ def scaled_conv2d(
     if method == "auto":
         method = choose_method(input, weight, geometry)
     convolve = direct_conv if method == "direct" or input.shape[0] == 0 else spectral_conv
-    autocast = _autocast_is_on(input)
-    pause = torch.autocast(input.device.type, enabled=False) if autocast else nullcontext()
-    with pause:
+    autocast = autocast_is_on(input)
+    with without_autocast(input):
         values, indices = convolve(
-            _single(input),
-            _single(weight),
-            None if bias is None else _single(bias),
+            single(input),
+            single(weight),
+            None if bias is None else single(bias),
             geometry,
             groups,
             interpolation,
@@ -159,16 +158,6 @@ def scaled_conv2d(
     if not autocast:
         values = values.to(input.dtype)
     return (values, indices) if indices is not None else values
-
-
-def _autocast_is_on(tensor: Tensor) -> bool:
-    device = tensor.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
-def _single(tensor: Tensor) -> Tensor:
-    """Return half-precision numbers in float32."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _pair(value: object) -> tuple[int, int]:
@@ -214,7 +203,7 @@ def _check_tensors(input: Tensor, weight: Tensor, bias: Tensor | None, groups: i
         raise ShapeError(f"input must have at least one pixel, got {_shape(input)}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError(f"bias must be [{weight.shape[0]}], got {_shape(bias)}")
-    if input.dtype != weight.dtype and not _autocast_is_on(input):
+    if input.dtype != weight.dtype and not autocast_is_on(input):
         raise OptionError(
             f"input and weight must have one dtype, got {input.dtype} and {weight.dtype}"
         )

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from equiscale.core.options import check_positive
 from equiscale.layers import SConv2d
+from equiscale.layers.frugal_conv3d import FrugalConv3d
 from equiscale.layers.geometry import Padding
 from equiscale.layers.kernel_scaling import Interpolation
 from equiscale.layers.method import Method
@@ -163,9 +164,19 @@ class Conv3dNet(TwoStageNet):
             SConv2d(
                 in_channels, CHANNELS[0], kernel_size, interpolation=interpolation, method=method
             ),
-            nn.Conv3d(*CHANNELS, kernel_size),
+            FrugalConv3d(*CHANNELS, kernel_size),
             in_channels,
             num_classes,
             # k scales must fit: ⌊(n − k) / 2⌋ + 1 ≥ k.
             minimum_size=3 * kernel_size - 2,
         )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, num_classes]`: as `classify(stages(x))`, without stage 2's maps.
+
+        ReLU keeps the order of numbers, so that it may follow the global maximum.
+        """
+        self.check_images(x)
+        first = F.relu(self.conv1(x), inplace=True)
+        logits: Tensor = self.head(F.relu(self.conv2(first, pool=True)))
+        return logits
