@@ -142,9 +142,11 @@ class Benchmark:
         lines = [
             "Accuracy in % on the test sizes, mean over seeds; gap: trained minus other sizes; "
             "epoch: × that of standard measured here, else seconds.",
-            f"Published: {CITATION}",
         ]
-        if protocol != PROTOCOL_VERSION:
+        has_published = any(row["source"] == PUBLISHED for row in self._rows())
+        if has_published:
+            lines.append(f"Published: {CITATION}")
+        if has_published and protocol != PROTOCOL_VERSION:
             lines.append(
                 f"Measured with {protocol}, published with the paper's protocol: do not compare."
             )

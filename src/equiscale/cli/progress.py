@@ -195,7 +195,7 @@ def summarize(status: SweepStatus) -> str:
 
     counts = ", ".join(f"{status.count(state)} {state.value}" for state in RunState)
     later = len(status.plan.undecided)
-    return f"{len(status.plan.keys)} runs: {counts}" + (
+    return f"{_count(len(status.plan.keys), 'run')}: {counts}" + (
         f"; {later} more when their learning rates are chosen" if later else ""
     )
 
@@ -205,7 +205,7 @@ def describe_estimate(estimate: Estimate, slots: int) -> str:
     known = f"about {format_seconds(estimate.seconds_left(slots))} left, {slots} at once"
     if not estimate.unknown_runs:
         return known
-    unknown = f"{estimate.unknown_runs} runs whose model has not been timed yet"
+    unknown = f"{_count(estimate.unknown_runs, 'run')} whose model has not been timed yet"
     return f"{known}, and {unknown}" if estimate.seconds else f"time left: unknown; {unknown}"
 
 
@@ -216,6 +216,10 @@ def print_problems(problems: Iterable[str], console: Console) -> None:
 
 
 def _describe_record(record: RunRecord) -> str:
-    epochs = f"{len(record.history)} epoch{'s' if len(record.history) > 1 else ''}"
+    epochs = _count(len(record.history), "epoch")
     seconds = format_seconds(record.timings["run_seconds"])
     return f"done: {record.key}: test accuracy {record.test_accuracy:.1%}, {epochs}, {seconds}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
