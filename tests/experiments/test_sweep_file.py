@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from equiscale.experiments.protocol import ModelChoice
 from equiscale.experiments.sweep_file import SweepFileError, SweepRequest, read_sweep_file
 
 GOOD = """
@@ -52,6 +53,14 @@ def test_seeds_and_rates_can_be_lists(tmp_path: Path) -> None:
     assert request.learning_rates == "published"
 
 
+def test_variants_of_a_model(tmp_path: Path) -> None:
+    text = "[[options.xu]]\n[[options.xu]]\nscales = 3\n[options.disco]\nsigma = 0.5"
+    request = read_sweep_file(write(tmp_path, text))
+    assert request.variants("xu") == [ModelChoice("xu", {}), ModelChoice("xu", {"scales": 3})]
+    assert request.variants("disco") == [ModelChoice("disco", {"sigma": 0.5})]
+    assert request.variants("standard") == [ModelChoice("standard", {})]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
@@ -77,6 +86,9 @@ def test_seeds_and_rates_can_be_lists(tmp_path: Path) -> None:
         ("training.patience = -1", 1, "patience must be a whole number"),
         ("training = { patience = -1 }", 1, "patience must be a whole number"),
         ("[options]\nxu = 3", 2, "xu must be a table"),
+        ("[options]\nxu = []", 2, "xu must be a table"),
+        ("[options]\nxu = [{a = 1}, 2]", 2, "xu must be a table, or tables [[options.…]], got 2"),
+        ("[[options.xu]]\na = 1\n[[options.xu]]\nb = nan", 4, "a text, a finite number"),
         ("[options.xu]\na = 1\n[option.xu]", 3, "unknown key 'option'"),
         ("seeds = 1\na = = 1", 2, "Invalid value"),
         ("# seeds = 4\nseeds = 'x'", 2, "seeds must be"),

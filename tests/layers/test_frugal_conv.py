@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from equiscale.layers.frugal_conv import frugal_conv2d
+from equiscale.core.errors import OptionError
+from equiscale.layers.frugal_conv import FrugalConv2d, frugal_conv2d
+from equiscale.layers.geometry import Padding
 
 Tensors = tuple[Tensor, Tensor, Tensor]
 
@@ -99,3 +101,24 @@ def test_autocast_computes_gradients_in_the_weights_precision() -> None:
     assert output.dtype == torch.bfloat16
     (gradient,) = torch.autograd.grad(output.float().flatten(2).max(2).values.sum(), weight)
     assert gradient.dtype == torch.float32
+
+
+@pytest.mark.parametrize("padding", ["valid", "same"])
+@pytest.mark.parametrize("training", [True, False])
+def test_module_is_a_conv2d(padding: Padding, training: bool) -> None:
+    ours = FrugalConv2d(3, 5, 7, padding=padding).train(training)
+    theirs = nn.Conv2d(3, 5, 7, padding=padding)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 20, 17, generator=torch.Generator().manual_seed(1))
+    for module in (ours, theirs):
+        module(x).amax((2, 3)).sum().backward()
+    torch.testing.assert_close(ours(x), theirs(x))
+    for mine, reference in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, reference.grad)
+
+
+def test_module_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(OptionError, match="odd, got 4"):
+        FrugalConv2d(1, 1, 4)
+    with pytest.raises(OptionError, match="full"):
+        FrugalConv2d(1, 1, 3, padding="full")  # type: ignore[arg-type]

@@ -72,7 +72,7 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
         raise OptionError(f"options for {', '.join(sorted(unused))}, which the sweep does not run")
     datasets = {source: load_dataset(source) for source in find_sources(request.data)}
     sweep = Sweep(
-        models=tuple(request.choose(name) for name in names),
+        models=tuple(choice for name in names for choice in request.variants(name)),
         datasets=tuple(describe_dataset(source, data) for source, data in datasets.items()),
         scenarios=find_scenarios(request.scenarios),
         seeds=request.seeds,

@@ -28,6 +28,7 @@ else:
 
 ALL = "all"
 PAPER = "paper"
+Options = Mapping[str, Any]
 _COMMENT = re.compile(r"""("[^"]*"|'[^']*')|#.*""")
 
 
@@ -48,7 +49,7 @@ class SweepRequest:
             and the usual one where it has none.
         select_learning_rate: The paper's two stages instead.
         training: Fields of `TrainingProtocol` that differ from the paper's.
-        options: Model options by model name.
+        options: Model options by model name; several sets of them are several variants.
     """
 
     models: tuple[str, ...] = (PAPER,)
@@ -58,11 +59,13 @@ class SweepRequest:
     learning_rates: tuple[float, ...] | Literal["published"] = ()
     select_learning_rate: bool = False
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Options | tuple[Options, ...]] = dataclasses.field(default_factory=dict)
 
-    def choose(self, model: str) -> ModelChoice:
-        """Return a model with the options this request has for it."""
-        return ModelChoice(model, self.options.get(model, {}))
+    def variants(self, model: str) -> list[ModelChoice]:
+        """Return a model with each of the sets of options this request has for it."""
+        given = self.options.get(model, {})
+        variants = given if isinstance(given, tuple) else (given,)
+        return [ModelChoice(model, options) for options in variants]
 
 
 def read_sweep_file(path: Path) -> SweepRequest:
@@ -132,8 +135,14 @@ class _Reader:
             self._checked(name, lambda given: TrainingProtocol(**given), {name: value}, "training")
         return table
 
-    def _options(self, model: str, given: object) -> Mapping[str, Any]:
-        options: Mapping[str, Any] = self._check(model, given, dict, "a table")
+    def _options(self, model: str, given: object) -> Options | tuple[Options, ...]:
+        """Read one table of options, or an array of them: one per variant."""
+        if isinstance(given, list) and given:
+            return tuple(self._variant(model, options) for options in given)
+        return self._variant(model, given)
+
+    def _variant(self, model: str, given: object) -> Options:
+        options: Options = self._check(model, given, dict, "a table, or tables [[options.…]]")
         for name, value in options.items():
             self._checked(name, check_model_options, {name: value}, f"options.{model}")
         return options

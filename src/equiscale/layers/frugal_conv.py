@@ -10,8 +10,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.grad import conv2d_input, conv2d_weight
+
+from equiscale.core.errors import OptionError
+from equiscale.layers.geometry import Padding, check_padding
 
 SPARSE_SHARE = 1 / 128
 """Share of non-zero output gradients up to which only those are worked through."""
@@ -42,6 +45,38 @@ def frugal_conv2d(
         return F.conv2d(padded, weight, bias, dilation=dilation)
     output: Tensor = _FrugalConv.apply(padded, weight, dilation)  # type: ignore[no-untyped-call]
     return output if bias is None else output + bias[:, None, None].to(output.dtype)
+
+
+class FrugalConv2d(nn.Conv2d):
+    """`[N, C, H, W] -> [N, O, H', W']`: `nn.Conv2d` for networks that end in a global maximum.
+
+    Parameters and values are those of `nn.Conv2d`; in training the backward pass skips zeros.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        kernel_size: Side of the kernels; odd.
+        padding: `"valid"`, or `"same"`: the output has the size of the input.
+
+    Example:
+        >>> FrugalConv2d(1, 4, 7, padding="same")(torch.zeros(2, 1, 20, 16)).shape
+        torch.Size([2, 4, 20, 16])
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, padding: Padding = "valid"
+    ) -> None:
+        if kernel_size % 2 == 0:
+            raise OptionError(f"kernel_size must be odd, got {kernel_size}")
+        check_padding(padding, "zeros")
+        super().__init__(in_channels, out_channels, kernel_size, padding=padding)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that nn.Conv2d uses
+        """`[N, C, H, W] -> [N, O, H', W']`."""
+        if not self.training:
+            return super().forward(input)
+        margin = self.kernel_size[0] // 2 if self.padding == "same" else 0
+        return frugal_conv2d(input, self.weight, self.bias, margin)
 
 
 class _FrugalConv(torch.autograd.Function):

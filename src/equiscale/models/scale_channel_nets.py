@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from equiscale.core.options import check_positive
 from equiscale.layers.channel_pool import ChannelPool, check_channel_pool, pool_channels
+from equiscale.layers.frugal_conv import FrugalConv2d
+from equiscale.layers.geometry import Padding
 from equiscale.layers.kernel_scaling import Interpolation
 from equiscale.layers.scale_channels import DROPOUT, FACTORS, TRAIN_FACTORS, ImagePyramid
 from equiscale.models.base import CHANNELS, Classifier, register_model
@@ -52,7 +54,7 @@ class ScaleChannelNet(Classifier):
         train_factors: Sequence[float] | None = TRAIN_FACTORS,
         pool: ChannelPool = "mixture",
         dropout: float = DROPOUT,
-        padding: str = "same",
+        padding: Padding = "same",
         interpolation: Interpolation = "bicubic",
         blur: float = 0.0,
     ) -> None:
@@ -60,8 +62,8 @@ class ScaleChannelNet(Classifier):
         check_channel_pool(pool)
         super().__init__(in_channels, num_classes, minimum_size=1)
         self.pool: ChannelPool = pool
-        self.conv1 = nn.Conv2d(in_channels, CHANNELS[0], kernel_size, padding=padding)
-        self.conv2 = nn.Conv2d(*CHANNELS, kernel_size, padding=padding)
+        self.conv1 = FrugalConv2d(in_channels, CHANNELS[0], kernel_size, padding=padding)
+        self.conv2 = FrugalConv2d(*CHANNELS, kernel_size, padding=padding)
         self.head = nn.Linear(CHANNELS[1], num_classes)
         self.pyramid = ImagePyramid(factors, train_factors, dropout, interpolation, blur)
 

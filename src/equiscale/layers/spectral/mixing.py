@@ -22,7 +22,7 @@ from equiscale.layers.spectral.analysis import Problem
 from equiscale.layers.spectral.kernels import column_spectra, transform_columns
 from equiscale.layers.spectral.workspace import Workspace, butterfly
 
-_CHUNK_BYTES = 3 << 19
+_CHUNK_BYTES = 3 << 18
 _SAMPLES_FOR_ROWS = 8  # below, its matrices are too narrow to multiply fast
 
 
@@ -88,7 +88,9 @@ class FrequencyMixing:
 
     def __init__(self, problem: Problem, workspace: Workspace) -> None:
         self._problem, self._workspace = problem, workspace
-        self._chunks = [_Chunk(problem, columns, workspace) for columns in _split(problem)]
+        entries = 4 * problem.plan.rows.num_frequencies * problem.num_maps
+        chunks = _split(problem, entries)
+        self._chunks = [_Chunk(problem, columns, workspace) for columns in chunks]
 
     def take_rows(self, h: int) -> tuple[Tensor, Tensor]:
         """See `Mixing.take_rows`: real and imaginary parts are transformed together."""
@@ -136,10 +138,9 @@ def _by_column(rows: Tensor) -> Tensor:
     return rows.movedim(0, 2).flatten(2)
 
 
-def _split(problem: Problem) -> Iterator[slice]:
-    """Yield slices of column frequencies of about `_CHUNK_BYTES` each."""
+def _split(problem: Problem, entries: int) -> Iterator[slice]:
+    """Yield slices of column frequencies; at each of them this many numbers are computed."""
     V = problem.plan.columns.num_frequencies
-    entries = 4 * problem.plan.rows.num_frequencies * problem.num_maps
     step = max(1, _CHUNK_BYTES // max(1, entries * problem.spectrum.element_size()))
     for first in range(0, V, step):
         yield slice(first, min(first + step, V))
@@ -228,30 +229,30 @@ class RowMixing:
 
     def forward(self, scale_index: int) -> tuple[Tensor, Tensor]:
         """See `Mixing.forward`."""
-        even, odd = self.take_rows(self._problem.plan.rows.half(scale_index))
+        rows = self.take_rows(self._problem.plan.rows.half(scale_index))
         kernels = self._kernel_matrices(scale_index)
-        for result, responses in zip((even, odd), self._responses(scale_index), strict=True):
-            for part, matrices in zip(result.flatten(2).unbind(), kernels, strict=True):
-                V, _, O = matrices.shape
-                torch.bmm(responses, matrices, out=part.view(V, -1, O))
-        return even, odd
+        for columns, parity, responses in self._responses(scale_index):
+            for part, matrices in zip(rows[parity], kernels, strict=True):
+                out = part[columns].view(len(responses), -1, matrices.shape[2])
+                torch.bmm(responses, matrices[columns], out=out)
+        return rows
 
     def backward(
         self, scale_index: int, even: Tensor, odd: Tensor, spectrum_grad: Tensor | None
     ) -> Tensor:
         """See `Mixing.backward`; the input's gradient is left to `FrequencyMixing`."""
         assert spectrum_grad is None
-        V, C, O = len(self._total), *self._problem.weight.shape[4:]
-        result: Tensor | None = None
-        for grads, responses in zip((even, odd), self._responses(scale_index), strict=True):
+        r, _, _, C, O = self._problem.weight.shape[1:]
+        result = even.new_zeros(even.shape[1], r, 2, C * O)
+        for columns, parity, responses in self._responses(scale_index):
             real, imag = (
-                torch.bmm(responses.transpose(1, 2), grad.reshape(V, -1, O)).view(V, -1, 2, C * O)
-                for grad in grads.unbind()
+                torch.bmm(responses.transpose(1, 2), grad[columns].reshape(len(responses), -1, O))
+                for grad in (even, odd)[parity]
             )
-            real[:, :, 0] += imag[:, :, 1]
-            real[:, :, 1] -= imag[:, :, 0]
-            result = real if result is None else result + real
-        assert result is not None
+            own, by_part = result[columns], imag.view(-1, r, 2, C * O)
+            own += real.view_as(own)
+            own[:, :, 0] += by_part[:, :, 1]
+            own[:, :, 1] -= by_part[:, :, 0]
         return result.flatten(2)
 
     def _kernel_matrices(self, scale_index: int) -> tuple[Tensor, ...]:
@@ -259,27 +260,35 @@ class RowMixing:
         spectra = transform_columns(self._weights, self._problem, scale_index, self._workspace)
         return spectra.unflatten(2, (-1, self._weights.shape[-1])).unbind(1)
 
-    def _responses(self, scale_index: int) -> Iterator[Tensor]:
-        """Yield `[V, (h, N), (r, R, C)]`, even and odd in δy: responses to row functions."""
-        E, h = self._problem.plan.num_even, self._problem.plan.rows.half(scale_index)
-        total, difference = self._transform_rows(scale_index)
-        for first, second in ((total, difference), (difference, total)):
-            result, by_function = self._take_responses(total.shape[1], h)
-            by_function[:, :E].copy_(first[:, :E])
-            by_function[:, E:].copy_(second[:, E:])
-            yield result
+    def _responses(self, scale_index: int) -> Iterator[tuple[slice, int, Tensor]]:
+        """Yield responses `[V, (h, N), (r, R, C)]` to row functions, a few column frequencies V.
 
-    def _take_responses(self, functions: int, h: int) -> tuple[Tensor, Tensor]:
+        They come with their slice of column frequencies, and 0 for the part that is even in δy
+        or 1 for the odd one.
+        """
+        E, h = self._problem.plan.num_even, self._problem.plan.rows.half(scale_index)
+        matrices = self._row_matrices(scale_index)
+        entries = len(matrices[0]) * self._total.shape[2]
+        for columns in _split(self._problem, entries):
+            total, difference = self._transform_rows(matrices, columns, h)
+            for parity, parts in enumerate(((total, difference), (difference, total))):
+                responses, by_function = self._take_responses(total.shape)
+                by_function[:, :E].copy_(parts[0][:, :E])
+                by_function[:, E:].copy_(parts[1][:, E:])
+                yield columns, parity, responses
+
+    def _take_responses(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
         """Return memory of shape `[V, (h, N), (r, R, C)]`, and its view `[V, r, h, ...]`."""
-        N, C2, V = self._problem.num_samples, self._problem.spectrum.shape[5], len(self._total)
+        V, functions, h = shape[:3]
+        N, C2 = self._problem.num_samples, self._problem.spectrum.shape[5]
         if self._samples_last:
             memory = self._workspace.take("responses", V, functions, C2, h, N)
             return memory.flatten(3).flatten(1, 2).transpose(1, 2), memory.transpose(2, 3)
         memory = self._workspace.take("responses", V, h, N, functions, C2)
         return memory.flatten(3).flatten(1, 2), memory.movedim(3, 1)
 
-    def _transform_rows(self, scale_index: int) -> Iterator[Tensor]:
-        """Yield `[V, r, h, ...]`: total and difference at the rows δy ≥ 0, per row function.
+    def _row_matrices(self, scale_index: int) -> tuple[Tensor, ...]:
+        """Return `[(r, h), U]` twice: from total and difference to the rows δy ≥ 0, per function.
 
         Of the total, even functions make the part even in δy and odd ones that odd in δy; of the
         difference it is the other way round.
@@ -290,14 +299,21 @@ class RowMixing:
         matrices = self._workspace.take("matrices", 2, r, h, U)
         torch.mul(functions[:E], rows.waves[:, None, :h], out=matrices[:, :E])
         torch.mul(functions[E:], self._turned_waves[:, None, :h], out=matrices[:, E:])
-        N, C2, V = self._problem.num_samples, self._problem.spectrum.shape[5], len(self._total)
+        return matrices.flatten(1, 2).unbind()
+
+    def _transform_rows(
+        self, matrices: tuple[Tensor, ...], columns: slice, h: int
+    ) -> Iterator[Tensor]:
+        """Yield `[V, r, h, ...]`: total and difference at the rows δy ≥ 0, per row function."""
+        N, C2 = self._problem.num_samples, self._problem.spectrum.shape[5]
         last = (C2, N) if self._samples_last else (N, C2)
         for name, matrix, spectrum in zip(
             ("total_rows", "difference_rows"),
-            matrices.flatten(1, 2).unbind(),
-            (self._total, self._difference),
+            matrices,
+            (self._total[columns], self._difference[columns]),
             strict=True,
         ):
-            out = self._workspace.take(name, V, r * h, N * C2)
+            V = len(spectrum)
+            out = self._workspace.take(name, V, len(matrix), N * C2)
             torch.bmm(matrix.expand(V, -1, -1), spectrum, out=out)
-            yield out.view(V, r, h, *last)
+            yield out.view(V, -1, h, *last)

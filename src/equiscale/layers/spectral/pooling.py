@@ -22,7 +22,7 @@ from equiscale.layers.spectral.synthesis import (
 )
 from equiscale.layers.spectral.workspace import Workspace, butterfly
 
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 20
 
 
 def rows_by_scale(
@@ -76,6 +76,7 @@ def pixel_forward(
             _challenge(best[:, block, :w], candidate, inner, scale_index, workspace)
     shift = _per_map(bias, problem)
     _challenge_with_frame(best, choice, plan, shift, workspace)
+    del workspace  # joining the quadrants takes as much again
     best += shift
     values = assemble(best, problem, plan.output_size)
     return values, None if choice is None else assemble(choice, problem, plan.output_size)
