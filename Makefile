@@ -18,14 +18,14 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 $(READY): pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null \
+	@command -v "$(PYTHON)" >/dev/null \
 	  || { echo "there is no $(PYTHON) here. Install Python 3.10 or newer (Debian, Ubuntu: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
-	  || { echo "equiscale needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "equiscale needs Python 3.10 or newer; $(PYTHON) is $$("$(PYTHON)" -V 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null \
 	  || { echo "$(PYTHON) cannot make environments. Debian, Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Setting up $(VENV) (a few minutes, once; no compiler is needed) ..."
-	@$(PYTHON) -m venv "$(VENV)"
+	@"$(PYTHON)" -m venv "$(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]' \
 	  || { echo "the packages could not be installed: the first time this needs the network" >&2; exit 1; }
 	@touch "$(READY)"

@@ -78,6 +78,15 @@ def test_it_is_pleasant_to_look_at() -> None:
     assert 'bold"><td>&gt; 12</td>' in page
 
 
+def test_where_nothing_is_published_nothing_is_said_about_it(small_file: Path) -> None:
+    def build(in_channels: int, num_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * 64 * 64, num_classes))
+
+    result = equiscale.benchmark(build, small_file, **SHORT)
+    assert str(result).startswith(f"{result.model} on noise: place 1 of 1\n")
+    assert "ublished" not in str(result)
+
+
 def test_the_same_call_finds_its_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Local(Coarse):
         pass

@@ -21,6 +21,7 @@ from equiscale.core.spec import Scenario
 from equiscale.experiments.environment import choose_device, count_gpus
 from equiscale.experiments.job import JobSettings
 from equiscale.experiments.launch import InProcessLauncher, Launcher, LocalLauncher
+from equiscale.experiments.progress import load_running
 from equiscale.experiments.protocol import Sweep
 from equiscale.experiments.sweep import SweepStatus, resolve_sweep, run_sweep
 from equiscale.experiments.sweep_file import SweepRequest
@@ -141,9 +142,11 @@ class Benchmark:
         lines = [
             "Accuracy in % on the test sizes, mean over seeds; gap: trained minus other sizes; "
             "epoch: × that of standard measured here, else seconds.",
-            f"Published: {CITATION}",
         ]
-        if protocol != PROTOCOL_VERSION:
+        has_published = any(row["source"] == PUBLISHED for row in self._rows())
+        if has_published:
+            lines.append(f"Published: {CITATION}")
+        if has_published and protocol != PROTOCOL_VERSION:
             lines.append(
                 f"Measured with {protocol}, published with the paper's protocol: do not compare."
             )
@@ -225,7 +228,7 @@ def benchmark(
         sources={data.content_hash: data.source for data in sweep.datasets},
         device=device,
     )
-    with _Bar(progress) as bar:
+    with _Bar(progress, store) as bar:
         chosen = _choose_launcher(launcher, model, device)
         status = run_sweep(sweep, store, chosen, settings, bar.show)
     return read_benchmark(sweep, status, store)
@@ -276,9 +279,10 @@ def _choose_launcher(launcher: Launcher | None, model: str, device: str | None) 
 
 
 class _Bar:
-    """A bar of finished runs."""
+    """A bar of finished runs, with the epochs of one that is running."""
 
-    def __init__(self, visible: bool) -> None:
+    def __init__(self, visible: bool, store: RunStore) -> None:
+        self._store = store
         self._bar = tqdm(unit="run", disable=not visible)
 
     def __enter__(self) -> _Bar:
@@ -288,7 +292,9 @@ class _Bar:
         self._bar.close()
 
     def show(self, status: SweepStatus) -> None:
-        """Show how many runs are finished."""
+        """Show how many runs are finished, and how far the first one is that is not."""
+        running = load_running(status, self._store)
+        self._bar.set_postfix_str(str(running[0]) if running else "", refresh=False)
         self._bar.total = len(status.plan.keys) + len(status.plan.undecided)
         self._bar.n = status.count(RunState.DONE) + status.count(RunState.FAILED)
         self._bar.refresh()

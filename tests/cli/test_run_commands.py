@@ -150,6 +150,8 @@ def test_sweep_from_a_file(run: Run) -> None:
         ((*TRAIN, "--option", "break=1"), "'break'"),
         ((*TRAIN, "--track", "wandb"), "unknown tracker 'wandb'"),
         ((*TRAIN, "--results", "/proc/runs"), "cannot use the results directory '/proc/runs'"),
+        (("bench", TRAIN[2], "--out", "/proc/page.html"), "cannot write /proc/page.html"),
+        (("bench", TRAIN[2], "--out", "."), "cannot write .: Is a directory"),
         ((*SWEEP, "--seeds", "some"), "--seeds must be numbers"),
         ((*SWEEP, "--seeds", "0"), "--seeds must be a number of at least 1"),
         ((*SWEEP, "--lr", "0.1,x"), "--lr must be numbers"),

@@ -101,6 +101,25 @@ def test_workers_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         LocalLauncher(workers=0)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="these are settings of glibc")
+@pytest.mark.parametrize("own", [None, "65536"])
+def test_a_worker_keeps_freed_memory_unless_the_user_wants_otherwise(
+    own: str | None,
+    make_key: MakeKey,
+    make_settings: MakeSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.delenv("MALLOC_MMAP_MAX_", raising=False)
+    if own:
+        monkeypatch.setenv("MALLOC_MMAP_MAX_", own)
+    key, settings = make_key(model="tiny_models:tell_allocator"), make_settings()
+    LocalLauncher(workers=1).run([key], settings, lambda: None)
+    expected = [("MALLOC_MMAP_MAX_", own or "0"), ("MALLOC_TRIM_THRESHOLD_", "8589934592")]
+    reason = RunStore(settings.results).failure(key.run_id).reason
+    assert reason.endswith(f"RuntimeError: {expected}"), reason
+
+
 def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[bytes]:
     options = "--models tiny_models:TinyNet --scenarios mid2rest,all2all --seeds 2 --epochs 6"
     command = [sys.executable, "-m", "equiscale", "sweep", *options.split(), "--workers", "1"]

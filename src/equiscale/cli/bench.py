@@ -24,6 +24,7 @@ from equiscale.cli.sweep import (
     print_plan,
     run_grid,
 )
+from equiscale.core.files import check_writable
 
 
 @with_option_groups
@@ -72,6 +73,8 @@ def bench(
         print_plan(grid, store, launcher)
         return
     settings = job_settings(results, run, grid)
+    if out is not None:
+        check_writable(out)  # now, not after hours
     store.check_writable()
     status = run_grid(grid, store, launcher, settings, retry_failed)
     standing = read_benchmark(grid, status, store)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.status import Status
 from rich.table import Table
 
 from equiscale.cli import options
@@ -21,11 +20,11 @@ from equiscale.cli.option_groups import (
     TrainingOptions,
     with_option_groups,
 )
+from equiscale.cli.progress import describe_estimate, following, print_problems, summarize
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 
 if TYPE_CHECKING:
-    from equiscale.experiments.estimate import Estimate
     from equiscale.experiments.job import JobSettings
     from equiscale.experiments.launch import Launcher
     from equiscale.experiments.protocol import Sweep
@@ -197,39 +196,15 @@ def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
     console.print(table)
     measured = MeasuredRuns(store)
     estimate = estimate_sweep(grid, status, measured)
-    _print_problems([*status.problems, *measured.problems], console)
-    console.print(_summarize(status), highlight=False)
-    console.print(_describe_estimate(estimate, launcher.slots), highlight=False)
-
-
-def _summarize(status: SweepStatus) -> str:
-    """Return the counts of a sweep in one line."""
-    from equiscale.results.store import RunState
-
-    counts = ", ".join(f"{status.count(state)} {state.value}" for state in RunState)
-    later = len(status.plan.undecided)
-    return f"{len(status.plan.keys)} runs: {counts}" + (
-        f"; {later} more when their learning rates are chosen" if later else ""
-    )
-
-
-def _describe_estimate(estimate: Estimate, slots: int) -> str:
-    known = f"about {options.format_seconds(estimate.seconds_left(slots))} left, {slots} at once"
-    if not estimate.unknown_runs:
-        return known
-    unknown = f"{estimate.unknown_runs} runs whose model has not been timed yet"
-    return f"{known}, and {unknown}" if estimate.seconds else f"time left: unknown; {unknown}"
-
-
-def _print_problems(problems: Iterable[str], console: Console) -> None:
-    for problem in problems:
-        console.print(f"quarantined: {problem}", markup=False, highlight=False, soft_wrap=True)
+    print_problems([*status.problems, *measured.problems], console)
+    console.print(summarize(status), highlight=False)
+    console.print(describe_estimate(estimate, launcher.slots), highlight=False)
 
 
 def run_grid(
     grid: Sweep, store: RunStore, launcher: Launcher, settings: JobSettings, retry_failed: bool
 ) -> SweepStatus:
-    """Run a sweep with a line of progress; return where it stands at the end."""
+    """Run a sweep and show its progress; return where it stands at the end."""
     from equiscale.experiments.sweep import inspect_sweep, run_sweep
 
     console = Console(stderr=True)
@@ -237,13 +212,12 @@ def run_grid(
         status = inspect_sweep(grid, store)
         store.forget_failures(key.run_id for key in status.plan.keys)
     try:
-        with console.status("looking at what is there") as line:
-            display = _Display(console, line, grid, store, launcher.slots)
+        with following(console, grid, store, launcher.slots) as display:
             status = run_sweep(grid, store, launcher, settings, display.show)
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on where it was")
         raise typer.Exit(options.EXIT_INTERRUPTED) from None
-    typer.echo(_summarize(status))
+    typer.echo(summarize(status))
     return status
 
 
@@ -259,35 +233,3 @@ def exit_if_failed(status: SweepStatus, store: RunStore) -> None:
     if failed:
         console.print("try them again with --retry-failed")
         raise typer.Exit(options.EXIT_FAILED_RUN)
-
-
-class _Display:
-    """One line that says where a sweep stands; a new one per change where there is no terminal."""
-
-    def __init__(
-        self, console: Console, line: Status, grid: Sweep, store: RunStore, slots: int
-    ) -> None:
-        from equiscale.experiments.estimate import MeasuredRuns
-
-        self.console, self.line, self.grid, self.slots = console, line, grid, slots
-        self.measured = MeasuredRuns(store)
-        self._shown = ""
-        self._problems: set[str] = set()
-
-    def show(self, status: SweepStatus) -> None:
-        """Show where the sweep stands, if that has changed."""
-        from equiscale.experiments.sweep import estimate_sweep
-
-        counts = _summarize(status)
-        if counts == self._shown and self._problems.issuperset(status.problems):
-            return
-        self._shown = counts
-        estimate = estimate_sweep(self.grid, status, self.measured)
-        problems = {*status.problems, *self.measured.problems}
-        _print_problems(sorted(problems - self._problems), self.console)
-        self._problems |= problems
-        text = f"{counts}; {_describe_estimate(estimate, self.slots)}"
-        if self.console.is_terminal:
-            self.line.update(text)
-        else:
-            self.console.print(text, highlight=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -63,6 +64,19 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         if isinstance(error, EquiscaleError):
             raise
+        raise StorageError.from_os_error("write", path, error) from error
+
+
+def check_writable(path: Path) -> None:
+    """Raise `StorageError` now if a file could not be written later; its directory is made."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        probe = path.with_name(f".{path.name}.write-test")
+        with _replacing(probe):
+            pass
+        probe.unlink(missing_ok=True)
+    except OSError as error:
         raise StorageError.from_os_error("write", path, error) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from equiscale.core.files import canonical_json
 from equiscale.core.spec import OBJECT_SIZES
@@ -22,6 +23,11 @@ class Timing:
     epochs: int
     epoch_seconds: float
     run_seconds: float
+
+    @cached_property
+    def model(self) -> str:
+        """The model with all that decides what an epoch of it costs."""
+        return _model(self.key)
 
     @classmethod
     def of(cls, record: RunRecord) -> Timing:
@@ -87,7 +93,8 @@ def estimate_run(
         timings: Finished runs, any.
         num_objects: Objects per split and object size of the run's dataset, if known.
     """
-    same_model = [t for t in timings if _model(t.key) == _model(key)]
+    model = _model(key)
+    same_model = [t for t in timings if t.model == model]
     same_data = [t for t in same_model if t.key.dataset_hash == key.dataset_hash]
     same_cell = [t for t in same_data if t.key.scenario is key.scenario]
     if same_cell:

@@ -271,6 +271,7 @@ def _report(claim: Claim, progress: Progress) -> None:
     claim.report(
         epoch=progress.epoch,
         max_epochs=progress.max_epochs,
+        epochs_left=progress.epochs_left,
         valid_accuracy=progress.history.valid_accuracy[-1],
         epoch_seconds=progress.timings.epoch_seconds[-1],
     )

@@ -14,7 +14,7 @@ from equiscale.data.catalog import CARDS
 from equiscale.data.dataset import StirDataset, load_dataset
 from equiscale.experiments.estimate import Estimate, MeasuredRuns, estimate_runs
 from equiscale.experiments.job import JobSettings, check_model
-from equiscale.experiments.launch import Launcher
+from equiscale.experiments.launch import Launcher, Tick
 from equiscale.experiments.protocol import (
     DEFAULT_LEARNING_RATE,
     DatasetChoice,
@@ -163,20 +163,22 @@ def run_sweep(
 ) -> SweepStatus:
     """Bring every run of a sweep to an end; also wait for those that other sweeps work on.
 
-    A second call finds everything done and starts nothing.
+    A second call finds everything done and starts nothing. While runs are computed, `on_change` is
+    called about once per second.
     """
     idle_rounds = 0
     while True:
         status = inspect_sweep(sweep, store)
         on_change(status)
         missing = status.keys(RunState.MISSING)
+        ticker = _Ticker(status, store, on_change)
         if missing:
-            launcher.run(missing, settings, _Ticker(status, store, on_change))
+            launcher.run(missing, settings, ticker)
             idle_rounds = 0 if _has_changed(status, store) else idle_rounds + 1
             if idle_rounds == MAX_IDLE_ROUNDS:
                 raise NoProgressError(f"{len(missing)} runs were started again and again in vain")
         elif status.count(RunState.RUNNING):
-            _wait_for_change(status, store)
+            _wait_for_change(status, store, ticker)
         else:
             return status
 
@@ -219,7 +221,8 @@ def _has_changed(status: SweepStatus, store: RunStore) -> bool:
     return _states(status.plan, store) != status.states
 
 
-def _wait_for_change(status: SweepStatus, store: RunStore) -> None:
+def _wait_for_change(status: SweepStatus, store: RunStore, tick: Tick) -> None:
     """Wait for a run that someone else computes to end, or its worker to die."""
     while not _has_changed(status, store):
+        tick()
         time.sleep(WAIT_SECONDS)

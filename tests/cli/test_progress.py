@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from equiscale.cli.progress import LogDisplay, describe_end, tabulate_runs
+from equiscale.core.spec import Scenario
+from equiscale.experiments.progress import RunningRun
+from equiscale.experiments.protocol import DatasetChoice, ModelChoice, Sweep
+from equiscale.experiments.sweep import inspect_sweep
+from equiscale.results.claim import PROGRESS_FILE
+from equiscale.results.key import RunKey, TrainingProtocol
+from equiscale.results.store import RunState, RunStore
+
+TINY = Path(__file__).parents[1] / "experiments"
+SOURCE = Path(__file__).parents[2] / "src"
+PROTOCOL = TrainingProtocol(max_epochs=20)
+KEY = RunKey("standard", "emoji", "aa", Scenario.MID_TO_REST, 1, protocol=PROTOCOL)
+SWEEP = """
+models = "tiny_models:TinyNet"
+data = "{data}"
+scenarios = "mid2rest"
+seeds = 2
+training = {{ max_epochs = {epochs}, patience = 1000 }}
+options = {{ "tiny_models:TinyNet" = {{ pause = 0.01 }} }}
+"""
+
+
+def render(*runs: RunningRun, width: int = 80, with_rates: bool = False) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as capture:
+        console.print(tabulate_runs(runs, with_rates))
+    return capture.get().splitlines()
+
+
+def test_a_run_has_a_line_with_its_epochs_accuracy_and_end() -> None:
+    early = RunningRun(KEY, 3, epochs_left=10, valid_accuracy=0.4123, epoch_seconds=6.5)
+    last = replace(early, epoch=18, epochs_left=2)
+    heading, *lines = render(early, last, replace(early, epochs_left=0), RunningRun(KEY))
+    assert heading.split() == ["model", "data", "scenario", "seed", "epoch", "valid", "left"]
+    assert [line.split()[:4] for line in lines] == [["standard", "emoji", "mid2rest", "1"]] * 4
+    assert lines[0].endswith("3/20 41.2% ≥ 1 min 5 s")  # goes on if it improves
+    assert lines[1].endswith("18/20 41.2%        13 s")  # twenty are the end
+    assert lines[2].endswith("testing")
+    assert re.search(r"0/20 +– +–$", lines[3])
+    assert "0.001" in render(early, with_rates=True)[1]
+
+
+def test_names_give_way_where_a_terminal_is_narrow() -> None:
+    key = replace(KEY, model="a_package.with_long.module_names:SomeNetwork")
+    lines = render(RunningRun(key, 3, 7, 0.4, 1.0), width=60)
+    assert len(lines) == 2
+    assert "3/20" in lines[1]
+    assert "40.0%" in lines[1]
+
+
+def test_old_or_foreign_notes_of_a_worker_do_no_harm(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    claim = store.claim(KEY)
+    assert claim is not None
+    note = claim.directory / PROGRESS_FILE
+    note.write_text('{"epoch": 4, "max_epochs": 20, "valid_accuracy": 0.5, "epoch_seconds": 2.0}')
+    run = RunningRun.load(KEY, store)
+    assert (run.epoch, run.last_epoch, describe_end(run)) == (4, 20, "–")
+    note.write_text("{")
+    assert RunningRun.load(KEY, store) == RunningRun(KEY)
+
+
+@pytest.fixture
+def grid() -> Sweep:
+    return Sweep(
+        models=(ModelChoice("standard"),),
+        datasets=(DatasetChoice("emoji", "emoji", "aa", 36),),
+        scenarios=(Scenario.MID_TO_REST,),
+        seeds=tuple(range(1, 12)),
+    )
+
+
+def test_a_log_gets_a_line_per_change_ten_seconds_apart(
+    grid: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("equiscale.cli.progress.time.monotonic", lambda: now)
+    store, file = RunStore(tmp_path), io.StringIO()
+    display = LogDisplay(Console(file=file), grid, store, slots=2)
+    display.show(inspect_sweep(grid, store))
+    claims = [store.claim(key) for key in inspect_sweep(grid, store).plan.keys]
+    display.show(inspect_sweep(grid, store))  # too soon
+    now = 111.0
+    display.show(inspect_sweep(grid, store))
+    now = 122.0
+    display.show(inspect_sweep(grid, store))  # nothing new
+    assert claims[0] is not None
+    (claims[0].directory / PROGRESS_FILE).write_text('{"epoch": 3, "valid_accuracy": 0.25}')
+    display.show(inspect_sweep(grid, store))
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert "11 missing" in lines[0]
+    assert "11 running" in lines[1]
+    assert lines[1].endswith("; and 3 more")
+    assert "seed 1: epoch 0/200; standard on" in lines[1]
+    assert "seed 1: epoch 3/200, validation 25.0%; " in lines[2]
+
+
+def start(directory: Path, data: Path, epochs: int, stream: int) -> subprocess.Popen[bytes]:
+    (directory / "sweep.toml").write_text(SWEEP.format(data=data, epochs=epochs))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(TINY)])}
+    environment |= {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+    command = [sys.executable, "-m", "equiscale", "sweep", "sweep.toml", "--workers", "2"]
+    return subprocess.Popen(command, cwd=directory, env=environment, stdout=stream, stderr=stream)
+
+
+def read_until(terminal: int, pattern: str, seconds: float = 120) -> str:
+    """Return what a terminal shows up to a pattern, or to its end."""
+    shown, deadline = "", time.monotonic() + seconds
+    while not re.search(pattern, shown):
+        assert time.monotonic() < deadline, shown[-2000:]
+        try:
+            shown += os.read(terminal, 65536).decode(errors="replace")
+        except OSError:  # the other end is closed
+            break
+    return shown
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_epochs_and_is_clean_after_ctrl_c(
+    tmp_path: Path, emoji_file: Path
+) -> None:
+    terminal, other_end = pty.openpty()
+    process = start(tmp_path, emoji_file, 500, other_end)
+    os.close(other_end)
+    shown = read_until(terminal, r" [1-9]\d*/500.* \d+\.\d%.* s")
+    assert "tiny_models:TinyNet emoji mid2rest" in shown
+    assert "2 running" in shown
+    process.send_signal(signal.SIGINT)
+    rest = read_until(terminal, "never shown")
+    assert process.wait(30) == 130
+    os.close(terminal)
+    assert rest.rfind("\x1b[?25h") > rest.rfind("\x1b[?25l")  # the cursor is visible again
+    assert rest.rstrip().endswith("stopped; the same command goes on where it was")
+    store = RunStore(tmp_path / "runs")
+    assert len(store.run_ids(RunState.MISSING)) == 2
+    assert not store.run_ids(RunState.RUNNING)
+
+
+@pytest.mark.slow
+def test_a_log_names_every_finished_run(tmp_path: Path, emoji_file: Path) -> None:
+    process = start(tmp_path, emoji_file, 2, subprocess.PIPE)
+    out, err = (stream.decode() for stream in process.communicate(timeout=120))
+    assert process.returncode == 0, err
+    assert out == "2 runs: 2 done, 0 running, 0 failed, 0 missing\n"
+    assert "\x1b" not in err
+    done = [line for line in err.splitlines() if line.startswith("done: ")]
+    assert sorted(re.findall(r"seed (\d): test accuracy \d+\.\d%, 2 epochs, ", "".join(done))) == [
+        "1",
+        "2",
+    ]
