@@ -50,6 +50,11 @@ def test_collected_table_has_every_run() -> None:
     assert found == {row["run_id"]: str(row["test_accuracy"]) for row in rows}
 
 
+def test_runs_that_come_with_the_package_are_those_of_the_records(tmp_path: Path) -> None:
+    publish.write_our_runs(publish.collected_rows(RunStore(publish.RUNS)), tmp_path / "ours.csv")
+    assert (tmp_path / "ours.csv").read_bytes() == publish.OUR_TABLE.read_bytes()
+
+
 def test_page_and_weights_are_small() -> None:
     assert (publish.ROOT / "results" / "report.html").stat().st_size < 5 * MEGABYTE
     weights = list(publish.WEIGHTS.glob("*.safetensors"))

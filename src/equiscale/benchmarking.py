@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from equiscale.analysis.comparison import CITATION
+from equiscale.analysis.our_runs import join_our_runs
 from equiscale.analysis.runs import Runs, read_runs
-from equiscale.analysis.standings import PUBLISHED, rank_standings
+from equiscale.analysis.standings import MEASURED, OURS, PUBLISHED, rank_standings
 from equiscale.core.errors import EquiscaleError, OptionError
 from equiscale.core.files import canonical_json
 from equiscale.core.registry import unknown_name_message
@@ -44,7 +45,7 @@ class BenchmarkError(EquiscaleError):
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """What came out, beside the published figures and every other model of the results directory.
+    """What came out, beside the published figures, our runs and the results directory's others.
 
     `print(result)` shows it, a notebook draws it as a table, `result.write_page("report.html")`
     makes the page.
@@ -82,8 +83,8 @@ class Benchmark:
         return {name: own[name] for name in names if own.get(name) is not None}
 
     def write_page(self, path: str | Path) -> Path:
-        """Write the page with all results, this model among them; see `equiscale report`."""
-        write_page(self.runs, Path(path))
+        """Write the page: this model, the results directory's others, and our runs."""
+        write_page(join_our_runs(self.runs), Path(path))
         return Path(path)
 
     def __str__(self) -> str:
@@ -114,7 +115,7 @@ class Benchmark:
         return self.table.to_dicts()
 
     def _is_own(self, row: Mapping[str, Any]) -> bool:
-        return row["source"] != PUBLISHED and row["model"] == self.model
+        return row["source"] == MEASURED and row["model"] == self.model
 
     def _headings(self) -> list[str]:
         scenarios = [scenario_label(scenario) for scenario in self.sweep.scenarios]
@@ -143,12 +144,14 @@ class Benchmark:
             "Accuracy in % on the test sizes, mean over seeds; gap: trained minus other sizes; "
             "epoch: × that of standard measured here, else seconds.",
         ]
-        has_published = any(row["source"] == PUBLISHED for row in self._rows())
-        if has_published:
+        sources = {row["source"] for row in self._rows()}
+        if PUBLISHED in sources:
             lines.append(f"Published: {CITATION}")
-        if has_published and protocol != PROTOCOL_VERSION:
+        if OURS in sources:
+            lines.append("equiscale: runs that come with it, measured on another machine.")
+        if sources - {MEASURED} and protocol != PROTOCOL_VERSION:
             lines.append(
-                f"Measured with {protocol}, published with the paper's protocol: do not compare."
+                f"Measured with {protocol}, the others with the paper's protocol: do not compare."
             )
         lines += [f"failed: {run}: {reason}" for run, reason in self.failures.items()]
         return lines

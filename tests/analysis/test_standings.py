@@ -5,8 +5,9 @@ import pytest
 from tests.synthetic_runs import Study, write_records
 
 from equiscale.analysis.comparison import published_accuracy
+from equiscale.analysis.our_runs import our_runs
 from equiscale.analysis.runs import read_runs
-from equiscale.analysis.standings import MEASURED, PUBLISHED, rank_standings
+from equiscale.analysis.standings import MEASURED, OURS, PUBLISHED, rank_standings
 from equiscale.core.spec import Scenario
 from equiscale.results.key import TrainingProtocol
 
@@ -75,3 +76,14 @@ def test_a_dataset_of_ones_own_has_no_published_rows(table: pl.DataFrame) -> Non
     own = table.with_columns(dataset=pl.lit("mine"), dataset_name=pl.lit("mine"))
     found = rank_standings(own, "paper-1", "mine", SCENARIOS)
     assert set(found["source"]) == {MEASURED}
+
+
+def test_our_runs_on_the_same_images_stand_beside_them(table: pl.DataFrame) -> None:
+    ours = our_runs().filter(dataset="emoji", scenario="mid2rest", model="standard")
+    same = table.with_columns(dataset_hash=pl.lit(ours["dataset_hash"][0]))
+    for protocol in ("paper-1", "paper-1 max_epochs=1"):
+        found = rank_standings(same, protocol, "emoji", SCENARIOS[:1])
+        assert set(found["source"]) == {MEASURED, OURS, PUBLISHED}
+        standard = row(found, "standard", OURS)
+        assert standard["mid2rest"] == pytest.approx(ours["test_accuracy"].mean())
+        assert standard["epoch_seconds"] is None  # of another machine

@@ -71,6 +71,7 @@ class Runs:
         others: Number of running, failed and interrupted runs by state.
         problems: What could not be read.
         source: Where the runs come from, for messages.
+        ours: How many of the runs come with equiscale.
     """
 
     table: pl.DataFrame
@@ -78,6 +79,7 @@ class Runs:
     others: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     source: str = ""
+    ours: int = 0
 
 
 def read_runs(source: Path) -> Runs:
@@ -123,7 +125,7 @@ class RunsReader:
         table = normalize_table(list(self._rows.values()))
         return Runs(
             table=table,
-            selections=_name_cells(self._selections.values(), table),
+            selections=name_cells(self._selections.values(), table),
             others=self._others(),
             problems=tuple(self._problems),
             source=str(self.root),
@@ -266,7 +268,7 @@ def _selection(record: RunRecord) -> Selection | None:
     return None
 
 
-def _name_cells(selections: Iterable[Selection], table: pl.DataFrame) -> tuple[Selection, ...]:
+def name_cells(selections: Iterable[Selection], table: pl.DataFrame) -> tuple[Selection, ...]:
     """Return the selections with the cells that the table has them in."""
     cells = {run_id: cell for run_id, *cell in table.select("run_id", *CELL).iter_rows()}
     return tuple(replace(found, cell=tuple(cells[found.run_id])) for found in selections)

@@ -1,4 +1,4 @@
-"""Where models stand on one dataset: measured and published rows in one table, best first."""
+"""Where models stand on one dataset: measured, our and published rows in one table, best first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from equiscale.analysis.comparison import published_accuracy, published_sizes
+from equiscale.analysis.our_runs import our_runs
 from equiscale.analysis.summaries import (
     reported_runs,
     summarize_accuracy,
@@ -16,8 +17,9 @@ from equiscale.analysis.summaries import (
     summarize_equivariance,
 )
 from equiscale.core.spec import Scenario
+from equiscale.results.key import PROTOCOL_VERSION
 
-MEASURED, PUBLISHED = "measured", "published"
+MEASURED, OURS, PUBLISHED = "measured", "equiscale", "published"
 SCHEMA = {
     "place": pl.Int64,
     "model": pl.String,
@@ -39,9 +41,10 @@ def rank_standings(
     """Return one row per model and source, best mean accuracy over the scenarios first.
 
     Models that lack a scenario have no place and come last. Columns: `place`, `model`, `source`
-    (measured or published), `runs`, the accuracy on the test sizes of each scenario, their `mean`,
-    the mean generalisation `gap`, the `equivariance_error` of the last stage, `parameters`,
-    `epoch_seconds` and `epoch_ratio`, the seconds beside those of `standard` measured here.
+    (measured, published, or equiscale for the runs that come with it), `runs`, the accuracy on the
+    test sizes of each scenario, their `mean`, the mean generalisation `gap`, the
+    `equivariance_error` of the last stage, `parameters`, `epoch_seconds` and `epoch_ratio`, the
+    seconds beside those of `standard` measured here.
 
     Args:
         table: Runs, see `equiscale.analysis.runs.Runs.table`.
@@ -55,20 +58,33 @@ def rank_standings(
         & (pl.col("dataset") == dataset)
         & pl.col("scenario").is_in(wanted)
     )
-    rows = _measured_rows(chosen) if len(chosen) else []
+    rows = _rows_of_runs(chosen, MEASURED)
+    rows += _rows_of_runs(_our_runs(table, dataset, wanted), OURS)
     names = chosen["dataset_name"].unique().to_list() or [dataset]
     rows += _published_rows(names[0], wanted)
     return _in_order(rows, wanted)
 
 
-def _measured_rows(runs: pl.DataFrame) -> list[dict[str, Any]]:
+def _our_runs(table: pl.DataFrame, dataset: str, scenarios: Sequence[str]) -> pl.DataFrame:
+    """Return the runs that come with equiscale on the very images of a dataset."""
+    hashes = table.filter(dataset=dataset)["dataset_hash"].unique().to_list()
+    return our_runs().filter(
+        pl.col("dataset_hash").is_in(hashes),
+        pl.col("scenario").is_in(scenarios),
+        protocol=PROTOCOL_VERSION,
+    )
+
+
+def _rows_of_runs(runs: pl.DataFrame, source: str) -> list[dict[str, Any]]:
+    if runs.is_empty():
+        return []
     reported = reported_runs(runs)
     costs = {row["model"]: row for row in summarize_costs(reported).iter_rows(named=True)}
     errors = _last_stage_errors(reported)
     rows = []
     for keys, cells in summarize_accuracy(reported).group_by("model", maintain_order=True):
         model, cost = str(keys[0]), costs[str(keys[0])]
-        row = _row(model, MEASURED, dict(zip(cells["scenario"], cells["mean"], strict=True)))
+        row = _row(model, source, dict(zip(cells["scenario"], cells["mean"], strict=True)))
         row |= {
             "runs": int(cells["runs"].sum()),
             "gap": _mean(cells["gap"].to_list()),

@@ -48,11 +48,12 @@ FACTORS = scale_factors(0.35, 1.42)
 """Two octaves, the range of object sizes in STIR: whichever sizes a network was trained at, some
 channel shows it an object of any size at one of those."""
 
-TRAIN_FACTORS = scale_factors(0.125, 1.42)
-"""Also copies so small that nothing can be told, so that the network learns to be unsure there."""
+TRAIN_FACTORS = scale_factors(0.125, 2.83)
+"""Also copies so small or so large that little can be told, so that the network learns to be unsure
+there."""
 
 DROPOUT = 0.75
-"""Two of the eight channels take part in a training step on average."""
+"""Of the ten channels, two or three take part in a training step on average."""
 
 
 def resize_images(

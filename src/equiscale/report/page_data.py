@@ -207,6 +207,7 @@ def _provenance(runs: Runs, reported: pl.DataFrame, cells: pl.DataFrame) -> dict
         "made_with": f"equiscale {__version__}",
         "made_at": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "runs": len(table),
+        "our_runs": runs.ours,
         "reported_runs": len(reported),
         "missing_runs": int(cells["missing"].list.len().sum()),
         "others": dict(runs.others),

@@ -466,7 +466,7 @@ function drawProvenance() {
   const others = Object.entries(p.others).filter(([, count]) => count).map(([name, count]) => `${count} ${name}`).join(", ") || "none";
   const facts = {
     "Made with": `${p.made_with}, ${p.made_at}`,
-    "Runs": `${p.runs} finished, ${p.reported_runs} reported` + (p.runs > p.reported_runs ? " (where two learning rates were tried, the better one by validation accuracy)" : ""),
+    "Runs": `${p.runs} finished` + (p.our_runs ? `, of them ${p.our_runs} that come with equiscale` : "") + `, ${p.reported_runs} reported` + (p.runs > p.reported_runs ? " (where two learning rates were tried, the better one by validation accuracy)" : ""),
     "Missing runs": p.missing_runs ? `${p.missing_runs}: seeds that other cells of the same dataset and protocol have` : "none",
     "Not finished": others,
     "Protocols": data.protocols.join(" · "),
