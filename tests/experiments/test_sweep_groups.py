@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from equiscale.core.errors import OptionError
+from equiscale.core.errors import OptionError, UnknownNameError
 from equiscale.core.spec import Scenario
-from equiscale.experiments.sweep import find_models, find_scenarios, find_sources
+from equiscale.experiments.sweep import find_models, find_scenarios, find_sources, resolve_sweep
 from equiscale.experiments.sweep_file import SweepRequest
 from equiscale.models import list_models
 
@@ -29,3 +29,9 @@ def test_all_does_not_hide_a_name_that_is_unknown() -> None:
 def test_a_group_without_models_is_named() -> None:
     with pytest.raises(OptionError, match="no model of the group 'own'"):
         find_models(["own"])
+
+
+def test_models_are_looked_up_before_data() -> None:
+    request = SweepRequest(models=("my_module",), data=("no_such_data",))
+    with pytest.raises(UnknownNameError, match="one of your own is given as module:Class"):
+        resolve_sweep(request)

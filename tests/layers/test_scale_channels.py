@@ -153,6 +153,11 @@ def test_an_object_of_another_size_is_seen_by_another_channel() -> None:
     assert next_channel < 0.1 * same_channel
 
 
+def test_a_backbone_is_a_module() -> None:
+    with pytest.raises(OptionError, match=r"must be a torch\.nn\.Module, got 3"):
+        scale_channels(3)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

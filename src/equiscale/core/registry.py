@@ -27,6 +27,10 @@ def unknown_name_message(kind: str, name: object, known: Iterable[str]) -> str:
 class Registry(Generic[T]):
     """Entries of one kind by name, in the order in which they were added.
 
+    Args:
+        kind: What an entry is, for messages.
+        hint: Said of a name that is not known.
+
     Example:
         >>> colours: Registry[int] = Registry("colour")
         >>> colours.add("red", 0xFF0000)
@@ -34,8 +38,9 @@ class Registry(Generic[T]):
         True
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, hint: str = "") -> None:
         self.kind = kind
+        self._hint = f"; {hint}" if hint else ""
         self._entries: dict[str, T] = {}
 
     def add(self, name: str, entry: T) -> None:
@@ -48,7 +53,8 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
-            raise UnknownNameError(unknown_name_message(self.kind, name, self._entries))
+            message = unknown_name_message(self.kind, name, self._entries)
+            raise UnknownNameError(f"{message}{self._hint}")
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:

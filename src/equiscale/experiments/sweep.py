@@ -25,6 +25,7 @@ from equiscale.experiments.protocol import (
 from equiscale.experiments.published import PUBLISHED, published_learning_rates
 from equiscale.experiments.sweep_file import ALL, SweepRequest
 from equiscale.models import MODEL_GROUPS, list_models
+from equiscale.models.base import find_factory
 from equiscale.results.key import RunKey, TrainingProtocol
 from equiscale.results.store import RunState, RunStore
 
@@ -67,6 +68,8 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
             "two of the paper"
         )
     names = find_models(request.models)
+    for name in names:
+        find_factory(name)  # before a dataset is looked for, or even downloaded
     unused = set(request.options) - set(names)
     if unused:
         raise OptionError(f"options for {', '.join(sorted(unused))}, which the sweep does not run")

@@ -220,6 +220,8 @@ class ScaleChannels(nn.Module):
     ) -> None:
         super().__init__()
         check_channel_pool(pool)
+        if not isinstance(backbone, nn.Module):
+            raise OptionError(f"the backbone must be a torch.nn.Module, got {backbone!r}")
         self.backbone = backbone
         self.pyramid = ImagePyramid(factors, train_factors, dropout, interpolation, blur)
         self.pool: ChannelPool = pool

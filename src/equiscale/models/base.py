@@ -200,7 +200,7 @@ class ModelSpec:
     options: Mapping[str, Any]
 
 
-_MODELS: Registry[ModelCard] = Registry("model")
+_MODELS: Registry[ModelCard] = Registry("model", "one of your own is given as module:Class")
 
 
 def register_model(
