@@ -5,16 +5,20 @@ many sizes of every test image once, and combines these answers in other ways. N
 again: what training itself owes to a choice is seen by runs with other options.
 
     python benchmarks/channels.py --results results/runs
+
+`make results` then brings the figures to `docs/scale-channels.md`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from timing import write_results
 from torch import Tensor
 
 from equiscale import Split, load_dataset, load_model
@@ -24,11 +28,12 @@ from equiscale.models.scale_channel_nets import ScaleChannelNet
 from equiscale.results.record import RunRecord
 from equiscale.results.store import RunStore
 
+Row = dict[str, Any]
 GRID = scale_factors(0.125, 1.42, per_octave=4)
 BATCH = 256
-THIRDS = ((17, 32), (33, 48), (49, 64))
+USUAL = "the model's"
 RANGES = {
-    "the model's": FACTORS,
+    USUAL: FACTORS,
     "0.25 to 1.41": scale_factors(0.25, 1.42),
     "0.5 to 1.41": scale_factors(0.5, 1.42),
     "0.35 to 1": scale_factors(0.35, 1.0),
@@ -59,38 +64,46 @@ def choose(logits: Tensor, factors: Iterable[float]) -> Tensor:
     return logits[:, index]
 
 
-def show(name: str, logits: Tensor, labels: Tensor, sizes: Tensor, record: RunRecord) -> None:
-    """Print one row: accuracy on the scenario's test sizes, and on each third of all sizes."""
-    hits = (logits.argmax(1) == labels).double()
-    tested = torch.isin(sizes, torch.tensor(record.key.scenario.test_sizes))
-    thirds = [hits[(sizes >= low) & (sizes <= high)].mean() for low, high in THIRDS]
-    numbers = " | ".join(f"{100 * float(value):.1f}" for value in (hits[tested].mean(), *thirds))
-    print(f"| {name} | {numbers} |")
-
-
-def show_run(record: RunRecord, directory: Path) -> None:
-    """Print the table of one run."""
-    part = load_dataset(record.key.dataset).select(Split.TEST)
+def measure_run(record: RunRecord, directory: Path) -> Iterator[Row]:
+    """Yield the accuracy of one run on its unseen sizes, per pooling and factors."""
+    tested = record.key.scenario.test_sizes
+    part = load_dataset(record.key.dataset).select(Split.TEST, tested)
     model = load_model(directory / "weights.safetensors")
     assert isinstance(model, ScaleChannelNet)
     logits = ask_channels(model.eval(), part.images)
-    print(f"\n**{record.key}**\n")
-    print("| pooling and factors | test sizes | 17–32 | 33–48 | 49–64 |\n" + "| --- " * 5 + "|")
-    variants: list[tuple[ChannelPool, str]] = [(pool, "the model's") for pool in CHANNEL_POOLS]
-    variants += [("mixture", name) for name in RANGES if name != "the model's"]
+    variants: list[tuple[ChannelPool, str]] = [(pool, USUAL) for pool in CHANNEL_POOLS]
+    variants += [("mixture", name) for name in RANGES if name != USUAL]
     for pool, name in variants:
         pooled = pool_channels(choose(logits, RANGES[name]), pool)
-        show(f"{pool}, {name}", pooled, part.labels, part.object_sizes, record)
+        yield {
+            "dataset": record.key.dataset,
+            "scenario": record.key.scenario.value,
+            "seed": record.key.seed,
+            "variant": f"{pool}, {name}",
+            "accuracy": float((pooled.argmax(1) == part.labels).double().mean()),
+        }
+
+
+def kept_runs(store: RunStore) -> Iterator[RunRecord]:
+    """Yield the runs of `scale_channels` as it is whose weights were kept."""
+    for record in store.load_all():
+        key = record.key
+        if key.model == "scale_channels" and not key.model_options and record.weights is not None:
+            yield record
 
 
 def main() -> None:
-    """Print one table per run of `scale_channels` with its usual options and kept weights."""
+    """Write one row per run and way of combining its channels."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--results", type=Path, default=Path("results/runs"))
     store = RunStore(parser.parse_args().results)
-    for record in store.load_all():
-        if record.key.model == "scale_channels" and record.weights is not None:
-            show_run(record, store.directory(record.key.run_id))
+    rows: list[Row] = []
+    for record in sorted(kept_runs(store), key=lambda record: str(record.key)):
+        print(record.key)
+        for row in measure_run(record, store.directory(record.key.run_id)):
+            print(f"  {row['variant']}: {100 * row['accuracy']:.1f}")
+            rows.append(row)
+    print(f"written to {write_results('channels', rows)}")
 
 
 if __name__ == "__main__":

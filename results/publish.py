@@ -2,9 +2,10 @@
 
     python -m results.publish
 
-Reads `results/runs` and `benchmarks/results/models.json`, and writes `results/runs.csv`,
-`results/report.html`, the marked tables of the pages, the figures in `docs/images/results/` and
-the weights that come with the package. A test compares what is committed with what this writes.
+Reads `results/runs` and `benchmarks/results`, and writes `results/runs.csv`,
+`results/report.html`, the marked tables of the pages, the figures in `docs/images/results/`, and
+the runs and weights that come with the package. A test compares what is committed with what this
+writes.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from equiscale.analysis.our_runs import OUR_RUNS
 from equiscale.analysis.runs import read_runs
 from equiscale.core.files import atomic_write
 from equiscale.core.spec import Scenario
 from equiscale.report.figures import MAIN_MODELS, write_figures
 from equiscale.report.page import write_page
+from equiscale.results.key import PROTOCOL_VERSION
 from equiscale.results.record import RunRecord
 from equiscale.results.store import RunStore
 from equiscale.results.table import record_row, write_table
@@ -28,7 +31,10 @@ from results.tables import BLOCKS, Evidence
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "results" / "runs"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "models.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("results", "models", "scale-channels")),
+)
 PICTURES = ROOT / "docs" / "images" / "results"
 FIGURES = (
     "suppl1-accuracy",
@@ -37,6 +43,7 @@ FIGURES = (
     "fig7-slice-selection",
     "suppl4-pixel-selection",
 )
+OUR_TABLE = ROOT / "src" / "equiscale" / "reference" / OUR_RUNS
 WEIGHTS = ROOT / "src" / "equiscale" / "models" / "weights"
 SHIPPED = (*MAIN_MODELS, "scale_channels")
 
@@ -104,6 +111,18 @@ def collected_rows(store: RunStore) -> list[dict[str, Any]]:
 _ORDER = ("protocol", "dataset", "scenario", "model", "model_options", "seed", "learning_rate")
 
 
+def write_our_runs(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write what comes with the package: usual runs, and of them what no machine changes."""
+    usual = (r for r in rows if r["protocol"] == PROTOCOL_VERSION and r["model_options"] == "{}")
+    write_table(({name: v for name, v in row.items() if _KEPT.match(name)} for row in usual), path)
+
+
+_KEPT = re.compile(
+    r"(run_id|model|model_options|dataset|dataset_hash|scenario|seed|learning_rate|protocol"
+    r"|test_accuracy|valid_accuracy|accuracy_\d+|equivariance\..*|cost\.parameters)$"
+)
+
+
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
@@ -113,7 +132,9 @@ def _write(path: Path, content: bytes) -> None:
 def main() -> None:
     """Write everything that follows from the runs."""
     store, evidence = RunStore(RUNS), Evidence(read_runs(RUNS))
-    write_table(collected_rows(store), ROOT / "results" / "runs.csv")
+    rows = collected_rows(store)
+    write_table(rows, ROOT / "results" / "runs.csv")
+    write_our_runs(rows, OUR_TABLE)
     write_page(evidence.runs, ROOT / "results" / "report.html")
     write_weights(store)
     for page in PAGES:

@@ -54,8 +54,7 @@ class Evidence:
     @cached_property
     def costs(self) -> dict[str, dict[str, Any]]:
         """Measured cost of each model, from `benchmarks/models.py`."""
-        content = json.loads((ROOT / "benchmarks" / "results" / "models.json").read_text())
-        return {row["model"]: row for row in content["rows"]}
+        return {row["model"]: row for row in measured("models")}
 
     def mean(self, dataset: str, scenario: Scenario, model: str) -> float | None:
         """Return the mean accuracy of a cell, if it was run."""
@@ -66,6 +65,13 @@ class Evidence:
         """Return the accuracy at each object size."""
         wanted = {"dataset": dataset, "scenario": scenario.value, "model": model}
         return self.data.sizes.filter(pl.col(name) == value for name, value in wanted.items())
+
+
+def measured(benchmark: str) -> list[dict[str, Any]]:
+    """Return the rows that a script of `benchmarks/` has written."""
+    path = ROOT / "benchmarks" / "results" / f"{benchmark}.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    return rows
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -144,11 +150,57 @@ def others(evidence: Evidence) -> str:
     for row in summarize_accuracy(reported_runs(evidence.runs.table)).iter_rows(named=True):
         cell = (row["dataset"], row["scenario"], row["model"])
         changes = row["protocol"].removeprefix(PROTOCOL_VERSION).strip()
-        if cell not in known or changes:
+        if (cell not in known or changes) and not is_variant(row["model"]):
             model = f"`{row['model']}`" + (f", {changes}" if changes else "")
             each = ", ".join(percent(value) for value in row["accuracies"])
             rows.append([*cell[:2], model, f"{row['learning_rate']:g}", percent(row["mean"]), each])
     return markdown_table(["dataset", "scenario", "model", "lr", "mean", "all seeds"], rows)
+
+
+def is_variant(model: str) -> bool:
+    """Whether a model was run with options of its own, which its name then shows."""
+    return "{" in model
+
+
+def ablations(evidence: Evidence) -> str:
+    """Runs of scale_channels in which one thing was changed, beside those as it is."""
+    names = {cell[2] for cell in evidence.cells if cell[2].startswith("scale_channels")}
+    rows = []
+    for name in sorted(names):
+        cells = [evidence.cells.get(("emoji", scenario.value, name)) for scenario in TRANSFER]
+        changed = _options(name.removeprefix("scale_channels").strip())
+        rows.append([changed, *(NONE if cell is None else _with_seeds(cell) for cell in cells)])
+    return markdown_table(["changed", *(scenario.value for scenario in TRANSFER)], rows)
+
+
+def _options(text: str) -> str:
+    """Return the options of a variant as a person would write them."""
+    given = json.loads(text) if text else {}
+    return ", ".join(f"`{name}={_rounded(value)}`" for name, value in given.items()) or "nothing"
+
+
+def _rounded(value: object) -> str:
+    if isinstance(value, list):
+        return f"({', '.join(map(_rounded, value))})"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def channel_pooling(evidence: Evidence) -> str:
+    """Answers of trained scale channels combined in other ways, from `benchmarks/channels.py`."""
+    del evidence
+    frame = pl.DataFrame(measured("channels")).filter(dataset="emoji")
+    means = frame.group_by("variant", "scenario", maintain_order=True).agg(
+        pl.col("accuracy").mean(), pl.len()
+    )
+    found = {(row[0], row[1]): row[2:] for row in means.iter_rows()}
+    rows = []
+    for variant in dict.fromkeys(frame["variant"]):
+        cells = [found.get((variant, scenario.value)) for scenario in TRANSFER]
+        shown = [NONE if cell is None else f"{percent(cell[0])} ({cell[1]})" for cell in cells]
+        rows.append([variant, *shown])
+    best = ["*best published mean*", *_best_published("emoji")]
+    headings = ["pooling and factors", *(scenario.value for scenario in TRANSFER)]
+    return markdown_table(headings, [*rows, best])
 
 
 def costs(evidence: Evidence) -> str:
@@ -287,6 +339,8 @@ BLOCKS = {
     "results": models,
     "published": published,
     "others": others,
+    "ablations": ablations,
+    "channel-pooling": channel_pooling,
     "costs": costs,
     "epochs": epochs,
     "winners": winners,

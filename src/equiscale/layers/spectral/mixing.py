@@ -22,7 +22,7 @@ from equiscale.layers.spectral.analysis import Problem
 from equiscale.layers.spectral.kernels import column_spectra, transform_columns
 from equiscale.layers.spectral.workspace import Workspace, butterfly
 
-_CHUNK_BYTES = 3 << 18
+_CHUNK_BYTES = 3 << 19
 _SAMPLES_FOR_ROWS = 8  # below, its matrices are too narrow to multiply fast
 
 

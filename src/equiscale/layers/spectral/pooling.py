@@ -22,7 +22,7 @@ from equiscale.layers.spectral.synthesis import (
 )
 from equiscale.layers.spectral.workspace import Workspace, butterfly
 
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 22
 
 
 def rows_by_scale(
