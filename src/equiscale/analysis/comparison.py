@@ -17,13 +17,13 @@ _PUBLISHED = ("dataset", "scenario", "model")
 @cache
 def published_accuracy() -> pl.DataFrame:
     """Return dataset, scenario, model, lr, runs, mean, std and median of the 176 cells."""
-    return _read("published_accuracy.csv")
+    return read_reference("published_accuracy.csv")
 
 
 @cache
 def published_sizes() -> pl.DataFrame:
     """Return dataset, scenario, model, object_size and mean."""
-    return _read("published_accuracy_per_size.csv")
+    return read_reference("published_accuracy_per_size.csv")
 
 
 @cache
@@ -36,7 +36,7 @@ def published_curves() -> dict[tuple[str, ...], list[float]]:
 @cache
 def published_epoch_seconds() -> pl.DataFrame:
     """Return model, dataset and seconds per epoch on the authors' A100."""
-    wide = _read("published_epoch_seconds.csv")
+    wide = read_reference("published_epoch_seconds.csv")
     return wide.unpivot(index="model", variable_name="dataset", value_name="seconds")
 
 
@@ -86,6 +86,7 @@ def compare_costs(costs: pl.DataFrame) -> pl.DataFrame:
     return costs.join(ratios, on=("dataset_name", "model"), how="left", maintain_order="left")
 
 
-def _read(name: str) -> pl.DataFrame:
+def read_reference(name: str) -> pl.DataFrame:
+    """Read one of the tables that come with the package."""
     path = resources.files("equiscale") / "reference" / name
-    return pl.read_csv(path.read_bytes())
+    return pl.read_csv(path.read_bytes(), infer_schema_length=None)

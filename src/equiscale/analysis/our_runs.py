@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
-from importlib import resources
+from functools import cache
 
 import polars as pl
 
+from equiscale.analysis.comparison import read_reference
 from equiscale.analysis.runs import Runs, name_cells, normalize_table
 
 OUR_RUNS = "our_runs.csv"
 
 
+@cache
 def our_runs() -> pl.DataFrame:
     """Return a row per run that comes with equiscale: the paper's protocol, models as they are.
 
     Nothing in it depends on the machine: there are no times.
     """
-    content = (resources.files("equiscale") / "reference" / OUR_RUNS).read_bytes()
-    return normalize_table(pl.read_csv(io.BytesIO(content), infer_schema_length=None))
+    return normalize_table(read_reference(OUR_RUNS))
 
 
 def join_our_runs(runs: Runs) -> Runs:

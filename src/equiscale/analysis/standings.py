@@ -17,7 +17,6 @@ from equiscale.analysis.summaries import (
     summarize_equivariance,
 )
 from equiscale.core.spec import Scenario
-from equiscale.results.key import PROTOCOL_VERSION
 
 MEASURED, OURS, PUBLISHED = "measured", "equiscale", "published"
 SCHEMA = {
@@ -71,7 +70,6 @@ def _our_runs(table: pl.DataFrame, dataset: str, scenarios: Sequence[str]) -> pl
     return our_runs().filter(
         pl.col("dataset_hash").is_in(hashes),
         pl.col("scenario").is_in(scenarios),
-        protocol=PROTOCOL_VERSION,
     )
 
 

@@ -48,8 +48,8 @@ def bench(
 ) -> None:
     """Train, test and measure a model on all scenarios, and print where it stands.
 
-    Beside the published figures and every other model of the results directory. Stop it and
-    start it as you like: nothing is done twice.
+    Beside the published figures, our runs and every other model of the results directory. Stop it
+    and start it as you like: nothing is done twice.
     """
     options.allow_local_models()
     from equiscale.benchmarking import read_benchmark
