@@ -4,9 +4,8 @@
 
 On one thread, as the workers of a sweep run them; see `timing.py` for how it is timed.
 Peak memory is what one training step allocates at most above what was there before, counted by
-torch's own profiler. Operations are multiplications and additions of convolutions and matrix
-products as torch counts them for the forward pass; what the fast scaled convolution or a custom
-operator does inside is not seen by that counter.
+torch's own profiler. Operations are the multiplications and additions of convolutions and matrix
+products that a forward pass executes (`equiscale.evaluation.cost`).
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import torch.nn.functional as F
 from timing import measure_ratios, write_results
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
 
+from equiscale.evaluation.cost import count_operations
 from equiscale.models import create_model, list_models
 
 TARGETS = {
@@ -71,12 +70,10 @@ def peak_memory(job: Callable[[], None]) -> int:
     return peak
 
 
-def count_operations(model: nn.Module, images: Tensor) -> int:
-    """Return the operations of one forward pass."""
-    model.eval()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(images)
-    return counter.get_total_flops()
+def operations(model: nn.Module, images: Tensor) -> int:
+    """Return the operations that one forward pass executes."""
+    batch, channels, size, _ = images.shape
+    return batch * count_operations(model, channels, size, batch).executed
 
 
 def main() -> None:
@@ -128,7 +125,7 @@ def measure(
             "target": TARGETS.get(name),
             "inference_ratio": round(pass_ratios[name], 2),
             "peak_memory_mb": round(peak_memory(steps[name]) / 1e6, 1),
-            "forward_gflop": round(count_operations(model, images) / 1e9, 2),
+            "forward_gflop": round(operations(model, images) / 1e9, 2),
         }
         for name, model in models.items()
     ]

@@ -212,15 +212,12 @@ def costs(evidence: Evidence) -> str:
             NONE if row["target"] is None else f"{row['target']:g}",
             _ratio(row["inference_ratio"]),
             f"{row['peak_memory_mb']:.0f}",
-            f"{row['forward_gflop']:.1f}" if row["forward_gflop"] >= _COUNTED else NONE,
+            f"{row['forward_gflop']:.1f}",
         ]
         for name, row in evidence.costs.items()
     ]
     headings = ["model", "training step", "to reach", "inference", "peak memory, MB", "GFLOP"]
     return markdown_table(headings, rows)
-
-
-_COUNTED = 0.5  # below, what the fast scaled convolution does was not seen
 
 
 def epochs(evidence: Evidence) -> str:

@@ -55,12 +55,14 @@ class Benchmark:
         sweep: What was asked for.
         runs: All finished runs of the results directory.
         failures: Why runs failed, by run.
+        doubts: Which models have changed since their runs were made.
     """
 
     model: str
     sweep: Sweep
     runs: Runs = field(repr=False)
     failures: Mapping[str, str] = field(default_factory=dict)
+    doubts: Sequence[str] = ()
 
     @property
     def table(self) -> pl.DataFrame:
@@ -153,6 +155,7 @@ class Benchmark:
             lines.append(
                 f"Measured with {protocol}, the others with the paper's protocol: do not compare."
             )
+        lines += [f"warning: {doubt}" for doubt in self.doubts]
         lines += [f"failed: {run}: {reason}" for run, reason in self.failures.items()]
         return lines
 
@@ -245,7 +248,8 @@ def read_benchmark(sweep: Sweep, status: SweepStatus, store: RunStore) -> Benchm
         raise BenchmarkError(f"none of the {len(status.plan.keys)} runs was finished: {reason}")
     choice = sweep.models[0]
     options = f" {canonical_json(dict(choice.options))}" if choice.options else ""
-    return Benchmark(f"{choice.name}{options}", sweep, read_runs(store.root), failed)
+    name = f"{choice.name}{options}"
+    return Benchmark(name, sweep, read_runs(store.root), failed, status.doubts)
 
 
 def _check_training(training: Mapping[str, Any]) -> None:

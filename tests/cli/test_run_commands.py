@@ -265,3 +265,41 @@ def test_ctrl_c_and_go_on(tmp_path: Path, emoji_file: Path) -> None:
     assert "Traceback" not in rest
     store = RunStore(tmp_path / "runs")
     assert len(store.run_ids(RunState.MISSING)) == 1
+
+
+OWN_MODEL = """
+from torch import nn
+import own_width
+
+def build(in_channels, num_classes):
+    return nn.Sequential(
+        nn.Conv2d(in_channels, own_width.WIDTH, 16, stride=16), nn.Flatten(),
+        nn.Linear(16 * own_width.WIDTH, num_classes),
+    )
+"""
+
+
+@pytest.mark.parametrize("changed", ["own_model.py", "own_width.py"])
+def test_a_model_that_has_changed_since_its_runs_is_pointed_out(
+    tmp_path: Path, emoji_file: Path, changed: str
+) -> None:
+    """Its code is not part of a run's name, so that the old result comes back."""
+    (tmp_path / "own_model.py").write_text(OWN_MODEL)
+    (tmp_path / "own_width.py").write_text("WIDTH = 2")
+
+    def train() -> tuple[str, str]:
+        command = [sys.executable, "-m", "equiscale", "train", "--model", "own_model:build"]
+        command += ["--data", str(emoji_file), "--epochs", "1"]
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout, done.stderr
+
+    first = train()
+    assert "warning" not in first[1]
+    with (tmp_path / changed).open("a") as file:
+        file.write("\n# another version\n")
+    second = train()
+    assert second[0] == first[0]
+    assert "warning: own_model:build has changed since 1 of the finished runs" in second[1]

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from equiscale.layers import fourier_conv3d
-from equiscale.layers.frugal_conv import frugal_conv3d
-from equiscale.layers.frugal_conv3d import FrugalConv3d, conv3d_peaks
+from equiscale.layers.frugal_conv3d import FrugalConv3d, conv3d_peaks, frugal_conv3d
 
 Tensors = tuple[Tensor, Tensor, Tensor]
 

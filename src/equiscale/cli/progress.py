@@ -215,6 +215,12 @@ def print_problems(problems: Iterable[str], console: Console) -> None:
         console.print(f"quarantined: {problem}", markup=False, highlight=False, soft_wrap=True)
 
 
+def print_doubts(status: SweepStatus, console: Console) -> None:
+    """Print which models have changed since their runs were made."""
+    for doubt in status.doubts:
+        console.print(f"warning: {doubt}", markup=False, highlight=False, soft_wrap=True)
+
+
 def _describe_record(record: RunRecord) -> str:
     epochs = _count(len(record.history), "epoch")
     seconds = format_seconds(record.timings["run_seconds"])

@@ -20,7 +20,13 @@ from equiscale.cli.option_groups import (
     TrainingOptions,
     with_option_groups,
 )
-from equiscale.cli.progress import describe_estimate, following, print_problems, summarize
+from equiscale.cli.progress import (
+    describe_estimate,
+    following,
+    print_doubts,
+    print_problems,
+    summarize,
+)
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 
@@ -197,6 +203,7 @@ def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
     measured = MeasuredRuns(store)
     estimate = estimate_sweep(grid, status, measured)
     print_problems([*status.problems, *measured.problems], console)
+    print_doubts(status, console)
     console.print(summarize(status), highlight=False)
     console.print(describe_estimate(estimate, launcher.slots), highlight=False)
 
@@ -217,6 +224,7 @@ def run_grid(
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on where it was")
         raise typer.Exit(options.EXIT_INTERRUPTED) from None
+    print_doubts(status, console)
     typer.echo(summarize(status))
     return status
 

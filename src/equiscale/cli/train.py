@@ -11,6 +11,7 @@ from rich.status import Status
 
 from equiscale.cli import options
 from equiscale.cli.option_groups import RunOptions, TrainingOptions, with_option_groups
+from equiscale.cli.progress import print_doubts
 from equiscale.cli.sweep import job_settings
 from equiscale.core.errors import EquiscaleError, OptionError
 
@@ -45,7 +46,7 @@ def train(
     The same command again goes on where it was stopped, or shows the result.
     """
     options.allow_local_models()
-    from equiscale.experiments.sweep import resolve_sweep
+    from equiscale.experiments.sweep import inspect_sweep, resolve_sweep
     from equiscale.experiments.sweep_file import SweepRequest
     from equiscale.results.store import RunStore
 
@@ -68,6 +69,7 @@ def train(
     if retry_failed:
         store.forget_failures([key.run_id])
     _run(key, store, settings)
+    print_doubts(inspect_sweep(sweep, store), Console(stderr=True))
 
 
 def _run(key: RunKey, store: RunStore, settings: JobSettings) -> None:

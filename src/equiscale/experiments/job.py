@@ -25,6 +25,7 @@ from equiscale.experiments.measurements import collect_measurements
 from equiscale.experiments.tracking import Tracker, create_trackers
 from equiscale.models import create_model
 from equiscale.models.checkpoint import save_model
+from equiscale.models.provenance import model_fingerprint
 from equiscale.results.claim import LEASE_SECONDS, Claim, ClaimLostError
 from equiscale.results.errors import StoreError
 from equiscale.results.key import RunKey
@@ -260,7 +261,10 @@ def _evaluate(
         predictions=predictions,
         measurements=collect_measurements(trainer.model, dataset, key),
         timings={**epochs, "test_seconds": test_seconds},
-        environment=describe_environment(device_of(trainer.model)),
+        environment={
+            **describe_environment(device_of(trainer.model)),
+            "model_fingerprint": model_fingerprint(key.model),
+        },
         weights=pack_weights(trainer.model, dataset) if settings.keep_weights else None,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from equiscale.experiments.published import PUBLISHED, published_learning_rates
 from equiscale.experiments.sweep_file import ALL, SweepRequest
 from equiscale.models import MODEL_GROUPS, list_models
 from equiscale.models.base import find_factory
+from equiscale.models.provenance import model_fingerprint
 from equiscale.results.key import RunKey, TrainingProtocol
 from equiscale.results.store import RunState, RunStore
 
@@ -45,11 +47,13 @@ class SweepStatus:
         plan: The runs.
         states: State by run id.
         problems: What is wrong with records that had to be quarantined.
+        doubts: Which models have changed since their runs were made.
     """
 
     plan: Plan
     states: dict[str, RunState]
     problems: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def keys(self, *states: RunState) -> list[RunKey]:
         """Return the runs in any of these states, in order."""
@@ -143,11 +147,12 @@ def inspect_sweep(sweep: Sweep, store: RunStore) -> SweepStatus:
     """Return where a sweep stands, with every finished record of it checked."""
     problems: list[str] = []
     plan = plan_runs(sweep, {})
-    accuracies = _check_records(plan, store, problems)
+    finished = _check_records(plan, store, problems)
     if sweep.select_learning_rate:
+        accuracies = {run.key.run_id: run.valid_accuracy for run in finished}
         plan = plan_runs(sweep, accuracies | _diverged(plan, store))
-        _check_records(plan, store, problems)
-    return SweepStatus(plan, _states(plan, store), tuple(problems))
+        finished = _check_records(plan, store, problems)
+    return SweepStatus(plan, _states(plan, store), tuple(problems), _find_doubts(finished))
 
 
 def estimate_sweep(sweep: Sweep, status: SweepStatus, measured: MeasuredRuns) -> Estimate:
@@ -208,10 +213,36 @@ def _states(plan: Plan, store: RunStore) -> dict[str, RunState]:
     return store.states(key.run_id for key in plan.keys)
 
 
-def _check_records(plan: Plan, store: RunStore, problems: list[str]) -> dict[str, float]:
-    """Check a plan's finished records, and return their validation accuracies by run id."""
-    records = store.load_all((key.run_id for key in plan.keys), problems)
-    return {record.key.run_id: record.valid_accuracy for record in records}
+@dataclass(frozen=True)
+class _FinishedRun:
+    """What a sweep has to know of a record, which is far larger."""
+
+    key: RunKey
+    valid_accuracy: float
+    model_fingerprint: str | None
+
+    @property
+    def model_has_changed(self) -> bool:
+        """Whether the model is not what it was when the run was made; False if unknown."""
+        return self.model_fingerprint not in (None, model_fingerprint(self.key.model))
+
+
+def _check_records(plan: Plan, store: RunStore, problems: list[str]) -> list[_FinishedRun]:
+    """Check a plan's finished records, and return what matters of them."""
+    return [
+        _FinishedRun(record.key, record.valid_accuracy, record.environment.get("model_fingerprint"))
+        for record in store.load_all((key.run_id for key in plan.keys), problems)
+    ]
+
+
+def _find_doubts(finished: Sequence[_FinishedRun]) -> tuple[str, ...]:
+    """Say of which models the code or a default has changed since their runs were made."""
+    changed = Counter(run.key.model for run in finished if run.model_has_changed)
+    return tuple(
+        f"{model} has changed since {count} of the finished runs shown here; to compute them anew, "
+        "use another results directory or rename the model"
+        for model, count in changed.items()
+    )
 
 
 def _diverged(plan: Plan, store: RunStore) -> dict[str, float]:

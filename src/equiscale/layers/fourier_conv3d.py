@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from equiscale.layers.precision import without_autocast
 from equiscale.layers.spectral.workspace import Workspace
 
 IMAGES = 8
@@ -75,6 +77,39 @@ def fourier_conv3d(x: Tensor, weight: Tensor) -> Iterator[Tensor]:
         for v, columns in enumerate(kernels):
             windows.multiply(v, columns)
         yield windows.maps()
+
+
+def large_conv3d(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`[N, C, S, H, W] -> [N, O, S', H', W']`: `conv3d`, by spectra where these are faster.
+
+    There is no derivative of those.
+    """
+    if torch.compiler.is_exporting() or not transforms_pay(x, weight):
+        return F.conv3d(x, weight, bias)
+    output: Tensor = torch.ops.equiscale.fourier_conv3d(x, weight, bias)
+    return output
+
+
+def _all_maps(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    result = _all_maps_shape(x, weight, bias)
+    shift = x.new_zeros(()) if bias is None else bias[:, None, None, None]
+    first = 0
+    with without_autocast(x):
+        for maps in fourier_conv3d(x, weight):
+            torch.add(maps, shift, out=result[first : first + len(maps)])
+            first += len(maps)
+    return result
+
+
+def _all_maps_shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0], *output_sizes(x.shape, weight.shape))
+
+
+# An operator of its own, so that the compiler does not have to look into its loop.
+_LIBRARY = torch.library.Library("equiscale", "FRAGMENT")
+_LIBRARY.define("fourier_conv3d(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+_LIBRARY.impl("fourier_conv3d", _all_maps, "CompositeExplicitAutograd")
+torch.library.register_fake("equiscale::fourier_conv3d", _all_maps_shape, lib=_LIBRARY)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
-from equiscale.layers.fourier_conv3d import fourier_conv3d, output_sizes, transforms_pay
+from equiscale.layers.fourier_conv3d import large_conv3d
 from equiscale.layers.geometry import Padding, check_padding
-from equiscale.layers.precision import autocast_is_on, single, without_autocast
 
 # ruff: noqa: A002 - the name that torch.nn.functional.conv2d uses
 
@@ -45,7 +44,7 @@ def frugal_conv2d(
         tensor([4., 6., 6., 4.])
     """
     padded = F.pad(input, [padding] * 4) if padding else input
-    return _frugal_conv(padded, weight, bias, dilation)
+    return frugal_conv(padded, weight, bias, dilation)
 
 
 class FrugalConv2d(nn.Conv2d):
@@ -80,29 +79,8 @@ class FrugalConv2d(nn.Conv2d):
         return frugal_conv2d(input, self.weight, self.bias, margin)
 
 
-def frugal_conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`[N, C, S, H, W] -> [N, O, S', H', W']`: `conv3d`, fast with large kernels on CPUs.
-
-    Values and gradients are those of `torch.nn.functional.conv3d`, up to rounding where the values
-    come from spectra, see `transforms_pay`: a relative 1e-6, and a NaN or infinity reaches all
-    pixels of the scales whose kernels contain it. There, half precision and autocast compute in
-    float32. The backward pass skips zeros; second derivatives work too.
-
-    Example:
-        >>> frugal_conv3d(torch.ones(1, 1, 3, 9, 9), torch.ones(1, 1, 3, 7, 7)).shape
-        torch.Size([1, 1, 1, 3, 3])
-    """
-    if torch.compiler.is_exporting() or not transforms_pay(input, weight):
-        return _frugal_conv(input, weight, bias, dilation=1)
-    autocast = autocast_is_on(input)
-    with without_autocast(input):
-        bias = None if bias is None else single(bias)
-        output = _frugal_conv(single(input), single(weight), bias, dilation=1)
-    return output if autocast else output.to(input.dtype)
-
-
-def _frugal_conv(input: Tensor, weight: Tensor, bias: Tensor | None, dilation: int) -> Tensor:
-    """`[N, C, *] -> [N, O, *']`, over two or three axes."""
+def frugal_conv(input: Tensor, weight: Tensor, bias: Tensor | None, dilation: int = 1) -> Tensor:
+    """`[N, C, *] -> [N, O, *']`: over two axes `conv2d`, over three `large_conv3d`, undilated."""
     given = (input, weight) if bias is None else (input, weight, bias)
     trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
     if not trained or torch.compiler.is_exporting():
@@ -112,12 +90,9 @@ def _frugal_conv(input: Tensor, weight: Tensor, bias: Tensor | None, dilation: i
 
 
 def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, dilation: int) -> Tensor:
-    if input.ndim == 4:
-        return F.conv2d(input, weight, bias, dilation=dilation)
-    if torch.compiler.is_exporting() or not transforms_pay(input, weight):
-        return F.conv3d(input, weight, bias, dilation=dilation)
-    output: Tensor = torch.ops.equiscale.fourier_conv3d(input, weight, bias)
-    return output
+    if input.ndim == 5:
+        return large_conv3d(input, weight, bias)
+    return F.conv2d(input, weight, bias, dilation=dilation)
 
 
 class _FrugalConv(torch.autograd.Function):
@@ -163,34 +138,14 @@ def _conv_gradients_shapes(
     return dx, torch.empty_like(weight) if wanted[1] else weight.new_empty(0)
 
 
-def _fourier_conv3d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    result = _fourier_conv3d_shape(x, weight, bias)
-    shift = x.new_zeros(()) if bias is None else bias[:, None, None, None]
-    first = 0
-    with without_autocast(x):
-        for maps in fourier_conv3d(x, weight):
-            torch.add(maps, shift, out=result[first : first + len(maps)])
-            first += len(maps)
-    return result
-
-
-def _fourier_conv3d_shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0], *output_sizes(x.shape, weight.shape))
-
-
-# Operators of their own, so that the compiler does not have to look into them.
+# An operator of its own, so that the compiler does not have to look into it.
 _LIBRARY = torch.library.Library("equiscale", "FRAGMENT")
 _LIBRARY.define(
     "conv_gradients(Tensor gradient, Tensor x, Tensor weight, int dilation, bool[] wanted)"
     " -> (Tensor, Tensor)"
 )
-_LIBRARY.define("fourier_conv3d(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
-for _name, _operator, _shapes in (
-    ("conv_gradients", _conv_gradients, _conv_gradients_shapes),
-    ("fourier_conv3d", _fourier_conv3d, _fourier_conv3d_shape),
-):
-    _LIBRARY.impl(_name, _operator, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"equiscale::{_name}", _shapes, lib=_LIBRARY)
+_LIBRARY.impl("conv_gradients", _conv_gradients, "CompositeExplicitAutograd")
+torch.library.register_fake("equiscale::conv_gradients", _conv_gradients_shapes, lib=_LIBRARY)
 
 
 def _dense_gradients(

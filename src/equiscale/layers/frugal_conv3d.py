@@ -1,6 +1,6 @@
-"""A 3-D convolution for the place in front of a global maximum.
+"""A 3-D convolution that is fast with large kernels, most of all in front of a global maximum.
 
-The maximum is found without derivatives, a few images at a time, and no map is kept. Its
+There the maximum is found without derivatives, a few images at a time, and no map is kept. Its
 derivatives are those of the dot product of a kernel and the patch under it.
 """
 
@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.layers.fourier_conv3d import fourier_conv3d, output_sizes, transforms_pay
-from equiscale.layers.frugal_conv import frugal_conv3d, pixels_under_kernels
-from equiscale.layers.precision import single, without_autocast
+from equiscale.layers.frugal_conv import frugal_conv, pixels_under_kernels
+from equiscale.layers.precision import autocast_is_on, single, without_autocast
 
 # ruff: noqa: A002 - the name that torch.nn.functional.conv3d uses
 
@@ -45,6 +45,27 @@ class FrugalConv3d(nn.Conv3d):
         """
         convolve = conv3d_peaks if pool else frugal_conv3d
         return convolve(input, self.weight, self.bias)
+
+
+def frugal_conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`[N, C, S, H, W] -> [N, O, S', H', W']`: `conv3d`, fast with large kernels on CPUs.
+
+    Values and gradients are those of `torch.nn.functional.conv3d`, up to rounding where the values
+    come from spectra, see `transforms_pay`: a relative 1e-6, and a NaN or infinity reaches all
+    pixels of the scales whose kernels contain it. There, half precision and autocast compute in
+    float32. The backward pass skips zeros; second derivatives work too.
+
+    Example:
+        >>> frugal_conv3d(torch.ones(1, 1, 3, 9, 9), torch.ones(1, 1, 3, 7, 7)).shape
+        torch.Size([1, 1, 1, 3, 3])
+    """
+    if torch.compiler.is_exporting() or not transforms_pay(input, weight):
+        return frugal_conv(input, weight, bias)
+    autocast = autocast_is_on(input)
+    with without_autocast(input):
+        bias = None if bias is None else single(bias)
+        output = frugal_conv(single(input), single(weight), bias)
+    return output if autocast else output.to(input.dtype)
 
 
 def conv3d_peaks(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
