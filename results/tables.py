@@ -52,6 +52,16 @@ class Evidence:
         return {tuple(row[name] for name in names): row for row in rows}
 
     @cached_property
+    def changed_cells(self) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
+        """Cells of emoji that depart from the paper's protocol, by model and changes, scenario."""
+        cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+        for row in summarize_accuracy(reported_runs(self.runs.table)).iter_rows(named=True):
+            changes = protocol_changes(row["protocol"])
+            if changes and row["dataset"] == "emoji":
+                cells.setdefault((row["model"], changes), {})[row["scenario"]] = row
+        return cells
+
+    @cached_property
     def costs(self) -> dict[str, dict[str, Any]]:
         """Measured cost of each model, from `benchmarks/models.py`."""
         return {row["model"]: row for row in measured("models")}
@@ -65,6 +75,11 @@ class Evidence:
         """Return the accuracy at each object size."""
         wanted = {"dataset": dataset, "scenario": scenario.value, "model": model}
         return self.data.sizes.filter(pl.col(name) == value for name, value in wanted.items())
+
+
+def protocol_changes(protocol: str) -> str:
+    """Return how a protocol departs from the paper's, as in `augmentation=rescale`."""
+    return protocol.removeprefix(PROTOCOL_VERSION).strip()
 
 
 def measured(benchmark: str) -> list[dict[str, Any]]:
@@ -91,18 +106,21 @@ def models(evidence: Evidence) -> str:
     for name in list_models():
         cells = [evidence.cells.get(("emoji", scenario.value, name)) for scenario in TRANSFER]
         if any(cells):
-            rows.append((name, cells))
-    rows.sort(key=lambda row: -np.mean([cell["mean"] for cell in row[1] if cell]))
+            rows.append((name, "", cells))
+    for (name, changes), found in evidence.changed_cells.items():
+        rows.append((name, changes, [found.get(scenario.value) for scenario in TRANSFER]))
+    rows.sort(key=lambda row: -np.mean([cell["mean"] for cell in row[2] if cell]))
     headings = ["model", "parameters", *(s.value for s in TRANSFER), "training step", "inference"]
     best = ["*best published mean*", NONE, *_best_published("emoji"), NONE, NONE]
     return markdown_table(headings, [*(_model_row(evidence, *row) for row in rows), best])
 
 
-def _model_row(evidence: Evidence, name: str, cells: Sequence[Any]) -> list[str]:
+def _model_row(evidence: Evidence, name: str, changes: str, cells: Sequence[Any]) -> list[str]:
     cost = evidence.costs.get(name, {})
     accuracies = [NONE if cell is None else _with_seeds(cell) for cell in cells]
     ratios = [_ratio(cost.get(key)) for key in ("training_step_ratio", "inference_ratio")]
-    return [f"`{name}`", f"{model_card(name).count_parameters():,}", *accuracies, *ratios]
+    label = f"`{name}`, {changes}" if changes else f"`{name}`"
+    return [label, f"{model_card(name).count_parameters():,}", *accuracies, *ratios]
 
 
 def _with_seeds(cell: Mapping[str, Any]) -> str:
@@ -149,7 +167,7 @@ def others(evidence: Evidence) -> str:
     rows = []
     for row in summarize_accuracy(reported_runs(evidence.runs.table)).iter_rows(named=True):
         cell = (row["dataset"], row["scenario"], row["model"])
-        changes = row["protocol"].removeprefix(PROTOCOL_VERSION).strip()
+        changes = protocol_changes(row["protocol"])
         if (cell not in known or changes) and not is_variant(row["model"]):
             model = f"`{row['model']}`" + (f", {changes}" if changes else "")
             each = ", ".join(percent(value) for value in row["accuracies"])
@@ -160,6 +178,23 @@ def others(evidence: Evidence) -> str:
 def is_variant(model: str) -> bool:
     """Whether a model was run with options of its own, which its name then shows."""
     return "{" in model
+
+
+def transfer(evidence: Evidence) -> str:
+    """Every cell of scale_channels beside the best published one, and trained on all sizes."""
+    rows = []
+    for dataset in evidence.data.datasets:
+        everywhere = evidence.cells.get((dataset, Scenario.ALL_TO_ALL.value, "scale_channels"))
+        for scenario in TRANSFER:
+            cell = evidence.cells.get((dataset, scenario.value, "scale_channels"))
+            if cell is not None:
+                each = ", ".join(percent(value) for value in cell["accuracies"])
+                nine = _published_nine(dataset, scenario)
+                best = f"{percent(nine['mean'][0])}, `{nine['model'][0]}`" if len(nine) else NONE
+                bound = NONE if everywhere is None else percent(everywhere["mean"])
+                rows.append([dataset, scenario.value, percent(cell["mean"]), each, best, bound])
+    headings = ["dataset", "scenario", "mean", "all seeds", "best published mean"]
+    return markdown_table([*headings, "trained on all sizes"], rows)
 
 
 def ablations(evidence: Evidence) -> str:
@@ -336,6 +371,7 @@ BLOCKS = {
     "results": models,
     "published": published,
     "others": others,
+    "transfer": transfer,
     "ablations": ablations,
     "channel-pooling": channel_pooling,
     "costs": costs,

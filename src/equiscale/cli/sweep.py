@@ -101,6 +101,7 @@ def sweep(
     settings = job_settings(results, run, grid)
     store.check_writable()
     status = run_grid(grid, store, launcher, settings, retry_failed)
+    print_doubts(status, Console(stderr=True))
     exit_if_failed(status, store)
 
 
@@ -224,7 +225,6 @@ def run_grid(
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on where it was")
         raise typer.Exit(options.EXIT_INTERRUPTED) from None
-    print_doubts(status, console)
     typer.echo(summarize(status))
     return status
 
