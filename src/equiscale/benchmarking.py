@@ -214,6 +214,8 @@ def benchmark(
         print(equiscale.benchmark(MyNet, dataset="emoji", scenarios="mid2rest", seeds=1))
     """
     _check_training(training)
+    if isinstance(seeds, int) and seeds < 1:
+        raise OptionError(f"seeds must be a number of at least 1, or a list of seeds, got {seeds}")
     model = _name(model_factory, name)
     request = SweepRequest(
         models=(model,),

@@ -58,6 +58,21 @@ def test_figures_says_what_it_wrote_and_what_is_missing(results: Path, tmp_path:
     assert "not drawn: no run has a layer with pixel pooling" in done.stdout
 
 
+def test_figures_and_comparisons_of_some_models(results: Path, tmp_path: Path) -> None:
+    done = equiscale("compare", "--models", "slice_pool", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "mid2rest  slice_pool" in done.stdout
+    assert "mid2rest  standard" not in done.stdout
+    choice = ("--models", "standard", "--only", "suppl1-accuracy", "--formats", "svg")
+    assert equiscale("figures", *choice, cwd=tmp_path).returncode == 0
+    rows = (tmp_path / "figures" / "suppl1-accuracy.csv").read_text()
+    assert "standard" in rows
+    assert "slice_pool" not in rows
+    done = equiscale("figures", "--models", "slice_pol", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean 'slice_pool'?" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["report", "figures", "compare"])
 def test_an_empty_directory_is_explained(tmp_path: Path, command: str) -> None:
     (tmp_path / "runs").mkdir()

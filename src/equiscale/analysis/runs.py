@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from equiscale.core.errors import EquiscaleError, InputFileError
+from equiscale.core.errors import EquiscaleError, InputFileError, OptionError
+from equiscale.core.registry import unknown_name_message
 from equiscale.core.spec import OBJECT_SIZES, Scenario
 from equiscale.results.errors import RecordError, StoreError
 from equiscale.results.record import RunRecord
@@ -90,6 +91,22 @@ def read_runs(source: Path) -> Runs:
         InputFileError: The file is not such a table.
     """
     return _read_table(source) if source.is_file() else RunsReader(source).read()
+
+
+def choose_models(runs: Runs, names: Sequence[str]) -> Runs:
+    """Return the runs of these models, whatever their options.
+
+    Raises:
+        OptionError: None of the runs is of one of these models.
+    """
+    known = runs.table["model_name"].unique().sort().to_list()
+    for name in names:
+        if name not in known:
+            raise OptionError(unknown_name_message("model among these runs:", name, known))
+    table = runs.table.filter(pl.col("model_name").is_in(names))
+    labels = set(table["model"])
+    selections = tuple(item for item in runs.selections if item.cell[3] in labels)
+    return replace(runs, table=table, selections=selections)
 
 
 class RunsReader:

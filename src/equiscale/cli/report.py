@@ -24,6 +24,9 @@ RunsSource = Annotated[
         help="Directory of the records, or a table that `equiscale collect` wrote.",
     ),
 ]
+Models = Annotated[
+    str, typer.Option("--models", help="Names with commas; default: all that were run.")
+]
 DEFAULT_PORT = 8765
 COMPARISON_WIDTH = 140
 """Columns that a line of `compare` needs; a narrower terminal wraps it."""
@@ -54,6 +57,7 @@ def figures(
     only: Annotated[
         str, typer.Option(help="Names of figures, separated by commas; default: all.")
     ] = "",
+    models: Models = "",
     formats: Annotated[str, typer.Option(help="svg, pdf, png.")] = "svg,pdf,png",
     data: Annotated[
         str, typer.Option(help="Dataset whose images the overview shows; default: if it is here.")
@@ -63,7 +67,7 @@ def figures(
     from equiscale.report.figures import FIGURES, write_figures
 
     wanted = options.split_names(only) or tuple(FIGURES)
-    runs = _read(results)
+    runs = _read(results, models)
     written = write_figures(runs, out, wanted, options.split_names(formats), data or None)
     for name, outcome in written.items():
         typer.echo(f"{name}: {outcome}")
@@ -71,6 +75,7 @@ def figures(
 
 def compare(
     results: RunsSource = options.DEFAULT_RESULTS,
+    models: Models = "",
     out: Annotated[Path | None, typer.Option(help="Also write the table, as .csv.")] = None,
 ) -> None:
     """Print our accuracies beside the published ones, cell by cell."""
@@ -79,7 +84,7 @@ def compare(
 
     if out is not None and out.suffix != ".csv":
         raise OptionError(f"{str(out)!r} must end in .csv")
-    cells = summarize_accuracy(reported_runs(_read(results).table))
+    cells = summarize_accuracy(reported_runs(_read(results, models).table))
     compared = compare_published(cells)
     if out is not None:
         from equiscale.core.files import atomic_write
@@ -145,15 +150,16 @@ def _percent(value: object) -> str:
     return f"{100 * float(str(value)):.2f} %"
 
 
-def _read(results: Path) -> Runs:
-    """Read the runs, and say what could not be read."""
-    from equiscale.analysis.runs import read_runs
+def _read(results: Path, models: str = "") -> Runs:
+    """Read the runs, all or those of some models, and say what could not be read."""
+    from equiscale.analysis.runs import choose_models, read_runs
 
     runs = read_runs(results)
     console = Console(stderr=True)
     for problem in runs.problems:
         console.print(f"left out: {problem}", markup=False, highlight=False, soft_wrap=True)
-    return runs
+    names = options.split_names(models)
+    return choose_models(runs, names) if names else runs
 
 
 def _serve(results: Path, port: int) -> None:
