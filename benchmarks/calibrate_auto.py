@@ -91,8 +91,8 @@ def main() -> None:
         geometry = layers["direct"].geometry((shape[2], shape[3]))
         weight = layers["direct"].weight
         work = {
-            "direct": direct_work(x, weight, geometry),
-            "spectral": spectral_work(x, weight, geometry),
+            "direct": direct_work(shape, weight.shape, geometry),
+            "spectral": spectral_work(shape, weight.shape, geometry),
         }
         for method, layer in layers.items():
             own = work[method]

@@ -2,7 +2,7 @@
 
     python benchmarks/layer_docs.py
 
-Rewrites the table of `docs/fast-layer.md` and draws `docs/images/layer-cost.svg`, both from
+Rewrites the tables of `docs/fast-layer.md` and draws `docs/images/layer-cost.svg`, both from
 `benchmarks/results/`.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "fast-layer.md"
-MARKED = re.compile(r"(<!-- begin: cost -->\n).*?(<!-- end: cost -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- begin: ([\w-]+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
 STYLES: dict[str, dict[str, str]] = {
     "direct": {"color": "#999999", "marker": "s", "label": "direct (the definition)"},
     "spectral": {"color": "#0072b2", "marker": "o", "label": "spectral"},
@@ -53,6 +53,28 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def choices() -> str:
+    """Return the table of what `auto` makes of many shapes, in Markdown."""
+    lines = ["| layer | input | spectral / direct | auto / the better |"]
+    lines.append("| --- | --- | --- | --- |")
+    for row in load("shapes"):
+        options = dict(row["layer"])
+        channels = f"{options.pop('in_channels')}→{options.pop('out_channels')}"
+        layer = f"{channels}, k = {options.pop('kernel_size')}"
+        layer += "".join(f", {name} {_text(value)}" for name, value in options.items())
+        shape = "×".join(map(str, row["input"]))
+        cells = [layer, shape, f"{row['spectral']:.2g}", f"{row['auto/best']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+TABLES = {"cost": table, "choices": choices}
+
+
 def operations_ratio(n: int, k: int = 7) -> float:
     """Operations of all kernel sizes over those of one convolution, by the paper's formula."""
     counts = [size**2 * (n - size + 1) ** 2 for size in range(k, n + 1, 2)]
@@ -86,9 +108,9 @@ def draw() -> None:
 
 
 def main() -> None:
-    """Rewrite the table and draw the figure."""
+    """Rewrite the tables and draw the figure."""
     page = PAGE.read_text()
-    PAGE.write_text(MARKED.sub(lambda found: found[1] + table() + found[2], page))
+    PAGE.write_text(MARKED.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], page))
     draw()
 
 
