@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timing import measure_ratios, peak_memory, write_results
+from timing import measure_ratios, peak_memory, repeated, write_results
 from torch import Tensor, nn
 
 from equiscale import create_model
@@ -160,21 +160,13 @@ SMALL_REPEATS = 20
 millisecond, and then whoever runs after its like finds the processor's caches filled."""
 
 
-def _repeated(run: Callable[[], None], times: int) -> Callable[[], None]:
-    def repeat() -> None:
-        for _ in range(times):
-            run()
-
-    return repeat
-
-
 def shapes() -> list[Row]:
     """Auto beside both methods over many shapes, forward and backward, pixel pooling."""
     rows: list[Row] = []
     for options, shape in SHAPES:
         x = torch.rand(shape, requires_grad=True)
         contenders = {
-            method: _repeated(
+            method: repeated(
                 _there_and_back(SConv2d(**options, pool="pixel", method=method), x),  # type: ignore[arg-type]
                 SMALL_REPEATS if x.numel() < SMALL else 1,
             )

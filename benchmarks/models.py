@@ -16,7 +16,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from timing import measure_ratios, write_results
+from timing import measure_ratios, repeated, write_results
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -100,21 +100,13 @@ def main() -> None:
     write_results("models", rows)
 
 
-def _repeated(job: Callable[[], None], times: int) -> Callable[[], None]:
-    def run() -> None:
-        for _ in range(times):
-            job()
-
-    return run
-
-
 def measure(
     models: dict[str, nn.Module], images: Tensor, labels: Tensor, rounds: int
 ) -> list[dict[str, object]]:
     """Return one row per model."""
     steps = {n: partial(training_step, m, images, labels) for n, m in models.items()}
     passes = {n: partial(inference, m, images) for n, m in models.items()}
-    several = {n: _repeated(steps[n], DRAWS) for n in models if n in DRAWING}
+    several = {n: repeated(steps[n], DRAWS) for n in models if n in DRAWING}
     step_ratios = measure_ratios(steps | several, "standard", rounds)
     step_ratios |= {n: step_ratios[n] / DRAWS for n in several}
     pass_ratios = measure_ratios(passes, "standard", rounds)

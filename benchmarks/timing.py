@@ -52,6 +52,16 @@ def measure_ratios(
     return ratios(time_interleaved(contenders, rounds), baseline)
 
 
+def repeated(job: Callable[[], object], times: int) -> Callable[[], None]:
+    """Return a contender that does the job several times."""
+
+    def run() -> None:
+        for _ in range(times):
+            job()
+
+    return run
+
+
 def peak_memory(code: str) -> float:
     """Return the peak resident memory, in MB, of a fresh process that runs `code` (Linux)."""
     # Not ru_maxrss: a child starts with its parent's.

@@ -271,7 +271,7 @@ OWN_MODEL = """
 from torch import nn
 import own_width
 
-def build(in_channels, num_classes):
+def build(in_channels, num_classes, activation=nn.functional.relu):  # whose address changes
     return nn.Sequential(
         nn.Conv2d(in_channels, own_width.WIDTH, 16, stride=16), nn.Flatten(),
         nn.Linear(16 * own_width.WIDTH, num_classes),

@@ -120,7 +120,7 @@ def _is_importable(value: object) -> bool:
 def _collect(value: object, parts: dict[str, Any]) -> None:
     """Add the code of a function or class and of everything it refers to, each once."""
     if isinstance(value, functools.partial):
-        parts["partial"] = [_plain_text(value.args), _plain_text(value.keywords)]
+        parts["partial"] = [plain_text(value.args), plain_text(value.keywords)]
         _collect(value.func, parts)
         return
     name = getattr(value, "__qualname__", None)
@@ -134,8 +134,8 @@ def _collect(value: object, parts: dict[str, Any]) -> None:
         codes = list(_codes(value.__code__))
         parts[str(name)] = [
             *(_code_text(code) for code in codes),
-            _plain_text(value.__defaults__),
-            _plain_text(value.__kwdefaults__),
+            plain_text(value.__defaults__),
+            plain_text(value.__kwdefaults__),
         ]
         _collect_references(value, codes, parts)
 
@@ -155,7 +155,7 @@ def _collect_references(
         if isinstance(value, (FunctionType, type, functools.partial)):
             _collect(value, parts)
         elif _is_plain(value) and value is not None:
-            parts[f"={name}"] = _plain_text(value)
+            parts[f"={name}"] = plain_text(value)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -167,19 +167,19 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _code_text(code: CodeType) -> list[Any]:
-    constants = [_plain_text(c) for c in code.co_consts if not isinstance(c, CodeType)]
+    constants = [plain_text(c) for c in code.co_consts if not isinstance(c, CodeType)]
     return [code.co_code.hex(), constants, list(code.co_names), list(code.co_varnames)]
 
 
 def _is_plain(value: object) -> bool:
-    if isinstance(value, (tuple, list, set, frozenset)):
+    if isinstance(value, (tuple, list, set, frozenset, range)):
         return all(map(_is_plain, value))
     if isinstance(value, dict):
         return all(_is_plain(item) for pair in value.items() for item in pair)
     return isinstance(value, _PLAIN)
 
 
-def _plain_text(value: object) -> str:
+def plain_text(value: object) -> str:
     """Return a text for plain values that is the same in every process."""
     if isinstance(value, (set, frozenset)):
         return f"set {sorted(map(repr, value))}"

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from equiscale.core.files import content_hash
 from equiscale.models.base import find_factory, model_card
-from equiscale.models.foreign import FINGERPRINT_LENGTH
+from equiscale.models.foreign import FINGERPRINT_LENGTH, plain_text
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = [
@@ -31,7 +31,7 @@ def model_fingerprint(name: str) -> str:
         >>> model_fingerprint("standard") == model_fingerprint("standard")
         True
     """
-    defaults = {option: repr(value) for option, value in model_card(name).options.items()}
+    defaults = {option: plain_text(value) for option, value in model_card(name).options.items()}
     sources = _own_sources(str(getattr(find_factory(name), "__module__", "")))
     return content_hash({"defaults": defaults, "sources": sources})[:FINGERPRINT_LENGTH]
 
