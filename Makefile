@@ -69,6 +69,7 @@ contracts: $(READY) ## check which room imports which
 bench: $(READY) ## measure the layer's speed and memory (half an hour)
 	$(BIN)/python benchmarks/layer.py
 	$(BIN)/python benchmarks/layer_docs.py
+	$(BIN)/python -m results.publish
 
 results: $(READY) ## bring the records in results/ to table, page, documentation and weights
 	$(BIN)/python -m results.publish

@@ -1,32 +1,19 @@
-"""Bring the figures of `benchmarks/layer.py` into the documentation.
+"""Draw `docs/images/layer-cost.svg` from what `benchmarks/layer.py` has measured.
 
-    python benchmarks/layer_docs.py
-
-Rewrites the tables of `docs/fast-layer.md` and draws `docs/images/layer-cost.svg`, both from
-`benchmarks/results/`.
+python benchmarks/layer_docs.py
 """
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "fast-layer.md"
-MARKED = re.compile(r"(<!-- begin: ([\w-]+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
 STYLES: dict[str, dict[str, str]] = {
     "direct": {"color": "#999999", "marker": "s", "label": "direct (the definition)"},
     "spectral": {"color": "#0072b2", "marker": "o", "label": "spectral"},
     "auto": {"color": "#d55e00", "marker": "x", "linestyle": "--", "label": "auto"},
-}
-LABELS = {
-    "training step": "training step, `{}` / `standard`",
-    "inference": "inference, `{}` / `standard`",
-    "forward and backward, 64×64": "one layer 16→32 at 64×64, dense gradient, {} pooling / Conv2d",
-    "unpooled stack, to direct's": "unpooled stack 16→32 at 64×64, {} / direct",
-    "peak memory above standard's (MB)": "peak memory of a step, `{}` above `standard` (MB)",
 }
 
 
@@ -36,43 +23,6 @@ def load(part: str) -> list[dict[str, Any]]:
         (ROOT / "benchmarks" / "results" / f"layer_{part}.json").read_text()
     )["rows"]
     return rows
-
-
-def table() -> str:
-    """Return the table of costs in Markdown."""
-    lines = ["| what | measured |", "| --- | --- |"]
-    for row in [*load("networks"), *load("layer"), *load("memory")]:
-        if row["model"] in ("standard", "Conv2d", "direct"):
-            continue
-        value = row.get("ratio", row.get("megabytes"))
-        lines.append(f"| {LABELS[row['what']].format(row['model'])} | {value:.2g} |")
-    for row in load("sizes"):
-        if row["method"] == "spectral" and row["n"] >= 128:
-            what = f"one layer 16→32 forward at {row['n']}×{row['n']}, pixel pooling / Conv2d"
-            lines.append(f"| {what} | {row['ratio']:.2g} |")
-    return "\n".join(lines) + "\n"
-
-
-def choices() -> str:
-    """Return the table of what `auto` makes of many shapes, in Markdown."""
-    lines = ["| layer | input | spectral / direct | auto / the better |"]
-    lines.append("| --- | --- | --- | --- |")
-    for row in load("shapes"):
-        options = dict(row["layer"])
-        channels = f"{options.pop('in_channels')}→{options.pop('out_channels')}"
-        layer = f"{channels}, k = {options.pop('kernel_size')}"
-        layer += "".join(f", {name} {_text(value)}" for name, value in options.items())
-        shape = "×".join(map(str, row["input"]))
-        cells = [layer, shape, f"{row['spectral']:.2g}", f"{row['auto/best']:.2f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _text(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-TABLES = {"cost": table, "choices": choices}
 
 
 def operations_ratio(n: int, k: int = 7) -> float:
@@ -107,12 +57,5 @@ def draw() -> None:
     figure.savefig(ROOT / "docs" / "images" / "layer-cost.svg", metadata={"Date": None})
 
 
-def main() -> None:
-    """Rewrite the tables and draw the figure."""
-    page = PAGE.read_text()
-    PAGE.write_text(MARKED.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], page))
-    draw()
-
-
 if __name__ == "__main__":
-    main()
+    draw()

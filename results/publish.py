@@ -33,7 +33,10 @@ ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "results" / "runs"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("results", "models", "scale-channels")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("results", "models", "scale-channels", "fast-layer")
+    ),
 )
 PICTURES = ROOT / "docs" / "images" / "results"
 FIGURES = (

@@ -255,6 +255,48 @@ def costs(evidence: Evidence) -> str:
     return markdown_table(headings, rows)
 
 
+LAYER_LABELS = {
+    "training step": "training step, `{}` / `standard`",
+    "inference": "inference, `{}` / `standard`",
+    "forward and backward, 64×64": "one layer 16→32 at 64×64, dense gradient, {} pooling / Conv2d",
+    "unpooled stack, to direct's": "unpooled stack 16→32 at 64×64, {} / direct",
+    "peak memory above standard's (MB)": "peak memory of a step, `{}` above `standard` (MB)",
+}
+
+
+def layer_cost(evidence: Evidence) -> str:
+    """What the scaled convolution costs, from `benchmarks/layer.py`."""
+    del evidence
+    rows = []
+    for row in [*measured("layer_networks"), *measured("layer_layer"), *measured("layer_memory")]:
+        if row["model"] not in ("standard", "Conv2d", "direct"):
+            value = row.get("ratio", row.get("megabytes"))
+            rows.append([LAYER_LABELS[row["what"]].format(row["model"]), f"{value:.2g}"])
+    for row in measured("layer_sizes"):
+        if row["method"] == "spectral" and row["n"] >= 128:
+            what = f"one layer 16→32 forward at {row['n']}×{row['n']}, pixel pooling / Conv2d"
+            rows.append([what, f"{row['ratio']:.2g}"])
+    return markdown_table(["what", "measured"], rows)
+
+
+def layer_choices(evidence: Evidence) -> str:
+    """What `auto` makes of many shapes, from `benchmarks/layer.py shapes`."""
+    del evidence
+    rows = []
+    for row in measured("layer_shapes"):
+        options = dict(row["layer"])
+        channels = f"{options.pop('in_channels')}→{options.pop('out_channels')}"
+        layer = f"{channels}, k = {options.pop('kernel_size')}"
+        layer += "".join(f", {name} {_listed(value)}" for name, value in options.items())
+        shape = "×".join(map(str, row["input"]))
+        rows.append([layer, shape, f"{row['spectral']:.2g}", f"{row['auto/best']:.2f}"])
+    return markdown_table(["layer", "input", "spectral / direct", "auto / the better"], rows)
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def epochs(evidence: Evidence) -> str:
     """Time of a training epoch over that of standard, ours beside the paper's Table 2."""
     costs = evidence.data.costs.filter(pl.col("epoch_ratio").is_not_null())
@@ -375,6 +417,8 @@ BLOCKS = {
     "ablations": ablations,
     "channel-pooling": channel_pooling,
     "costs": costs,
+    "layer-cost": layer_cost,
+    "layer-choices": layer_choices,
     "epochs": epochs,
     "winners": winners,
     "directions": directions,
