@@ -9,6 +9,7 @@ from torch.nn.utils import parametrizations
 
 import equiscale
 from equiscale import SConv2d
+from equiscale.core.errors import OptionError
 from equiscale.layers.conversion import ConversionError, convert
 
 
@@ -80,6 +81,11 @@ def test_a_network_keeps_sizes_names_and_weights(pool: str) -> None:
     assert converted(x).shape == model(x).shape
     converted(x).sum().backward()
     assert all(p.grad is not None for p in converted.parameters())
+
+
+def test_global_pooling_leaves_nothing_to_convert() -> None:
+    with pytest.raises(OptionError, match="no map for the next layer"):
+        equiscale.convert(network(), pool="global")
 
 
 def test_the_strongest_response_is_kept() -> None:

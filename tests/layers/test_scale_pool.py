@@ -12,7 +12,7 @@ from equiscale.layers.scale_pool import POOL_MODES, PoolMode
 def pool_by_loops(stack: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
     """The definition, one element at a time."""
     N, C, _, H, W = stack.shape
-    values = np.empty((N, C, H, W))
+    values = np.empty((N, C) if mode == "global" else (N, C, H, W))
     indices = np.empty((N, C, H, W) if mode == "pixel" else (N, C), dtype=int)
     for n in range(N):
         for c in range(C):
@@ -23,9 +23,10 @@ def pool_by_loops(stack: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]
                         indices[n, c, y, x] = np.argmax(own[:, y, x])
                         values[n, c, y, x] = own[indices[n, c, y, x], y, x]
             else:
-                score = own.max((1, 2)) if mode == "slice" else own.sum((1, 2))
+                score = own.max((1, 2)) if mode in ("slice", "global") else own.sum((1, 2))
                 indices[n, c] = np.argmax(score)
-                values[n, c] = own[indices[n, c]]
+                chosen = own[indices[n, c]]
+                values[n, c] = chosen.max() if mode == "global" else chosen
     return values, indices
 
 
@@ -53,8 +54,9 @@ def test_nan_propagates_as_in_max() -> None:
     assert values[0, 0, 0, 0].isnan()
     assert indices[0, 0, 0, 0] == 1
     assert not values[0, 0, 1, 1].isnan()
-    _, chosen = scale_pool(stack, "slice", return_indices=True)
-    assert chosen.item() == 1
+    for mode in ("slice", "global"):
+        _, chosen = scale_pool(stack, mode, return_indices=True)
+        assert chosen.item() == 1
 
 
 @pytest.mark.parametrize("mode", POOL_MODES)

@@ -175,6 +175,33 @@ def test_zeros_of_the_frame_take_part_in_the_maximum() -> None:
         assert y[0, 0, 0, 0] == 0
         assert index[0, 0, 0, 0] == 1
         assert y[0, 0, 3, 3] < 0
+        for pool in ("slice", "global"):
+            y, index = scaled_conv2d(x, weight, pool=pool, return_indices=True, method=method)
+            assert y.max() == 0
+            assert index.item() == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_global_pooling_is_the_global_maximum_of_pixel_and_slice_pooling(method: Any) -> None:
+    paddings: tuple[Any, ...] = ("valid", "same")
+    pools: tuple[Any, ...] = ("global", "pixel", "slice")
+    for size, padding in itertools.product(SIZES, paddings):
+        x, weight, bias = make_case(size)
+        results = []
+        for pool in pools:
+            y = scaled_conv2d(x, weight, bias, pool=pool, padding=padding, method=method)
+            y = y if pool == "global" else y.flatten(2).max(dim=2).values
+            grad = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).view(y.shape)
+            inputs = [x, weight] if bias is None else [x, weight, bias]
+            results.append((y, *torch.autograd.grad(y, inputs, grad)))
+        for other in results[1:]:
+            torch.testing.assert_close(results[0], other, rtol=1e-10, atol=1e-10)
+
+
+def test_the_pool_of_a_layer_can_be_replaced_in_a_call() -> None:
+    layer, x = SConv2d(2, 3, 3, pool="pixel"), torch.randn(2, 2, 9, 8)
+    torch.testing.assert_close(layer(x, pool="global"), layer(x).amax(dim=(2, 3)))
+    assert layer.pool == "pixel"
 
 
 def test_ties_go_to_the_first_index() -> None:
@@ -197,7 +224,7 @@ def test_empty_batch() -> None:
     weight = torch.randn(4, 3, 3, 3, requires_grad=True)
     for method, pool in itertools.product((*METHODS, "auto"), POOLS):
         y = scaled_conv2d(torch.zeros(0, 3, 8, 9), weight, pool=pool, method=method)
-        assert y.shape == ((0, 4, 3, 6, 7) if pool is None else (0, 4, 6, 7))
+        assert y.shape == {None: (0, 4, 3, 6, 7), "global": (0, 4)}.get(pool, (0, 4, 6, 7))
         y.sum().backward()
 
 

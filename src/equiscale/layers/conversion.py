@@ -49,7 +49,7 @@ def convert(
 
     Args:
         model: Any network. Layers that occur twice stay one layer.
-        pool: How each layer pools over scale, see `scale_pool`.
+        pool: How each layer pools over scale, see `scale_pool`; not `"global"`.
         layers: Which layers: names or patterns such as `"layer1.*"`, or a function of name and
             layer. None takes every `nn.Conv2d` with a kernel of at least 3×3.
         num_scales: Number of kernel sizes k, k + 2, … of each layer. None takes as many as fit the
@@ -75,6 +75,8 @@ def convert(
         torch.Size([1, 4, 16, 16])
     """
     check_pool_mode(pool)
+    if pool == "global":
+        raise OptionError("pool='global' leaves no map for the next layer; convert by another pool")
     if num_scales is not None:
         check_positive(num_scales=num_scales)
     chosen = _choose(model, layers)

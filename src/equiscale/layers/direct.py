@@ -21,7 +21,7 @@ def direct_conv(
     pool: PoolMode | None,
     return_indices: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """`[N, C, H, W] -> [N, O, (S,) H', W']`: build the stack, then pool it."""
+    """`[N, C, H, W] -> [N, O, (S,) H', W']`, or `[N, O]`: build the stack, then pool it."""
     stack = direct_stack(x, weight, bias, geometry, groups, interpolation)
     if pool is None:
         return stack, None

@@ -1,4 +1,4 @@
-"""Pooling over the scale axis: `[N, C, S, H, W] -> [N, C, H, W]`."""
+"""Pooling over the scale axis: `[N, C, S, H, W] -> [N, C, H, W]`, or `[N, C]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.registry import unknown_name_message
 
-PoolMode = Literal["pixel", "slice", "energy", "mean_energy"]
+PoolMode = Literal["pixel", "slice", "energy", "mean_energy", "global"]
 POOL_MODES: tuple[PoolMode, ...] = get_args(PoolMode)
 
 
@@ -44,19 +44,21 @@ def scale_pool(
     return_indices: bool = False,
     areas: Sequence[int] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`[N, C, S, H, W] -> [N, C, H, W]`: pool a stack of aligned maps over its scale axis.
+    """`[N, C, S, H, W] -> [N, C, H, W]`, or `[N, C]`: pool a stack of aligned maps over scale.
 
     - `pixel`: the maximum over S at every pixel.
     - `slice`: for each sample and channel the whole slice that holds the maximum over (S, H, W).
     - `energy`: the slice with the largest sum over (H, W).
     - `mean_energy`: the slice with the largest sum divided by its area, so that maps that are
       framed with zeros are not at a disadvantage.
+    - `global`: the maximum over (S, H, W), a number per sample and channel. It is what a global
+      maximum makes of pixel or slice pooling, for less.
 
     The first index wins a tie, and NaN propagates as in `torch.max`.
 
     Args:
         stack: Maps at S scales, aligned to one size.
-        mode: `"pixel"`, `"slice"`, `"energy"` or `"mean_energy"`.
+        mode: `"pixel"`, `"slice"`, `"energy"`, `"mean_energy"` or `"global"`.
         return_indices: Also return the chosen scale indices, int64: `[N, C, H, W]` for
             pixel, `[N, C]` for the others.
         areas: For mean_energy, the pixels of each map that are not frame; by default all.
@@ -70,6 +72,8 @@ def scale_pool(
         [0.0, 3.0]
         >>> scale_pool(stack, "energy").flatten().tolist()
         [2.0, 2.0]
+        >>> scale_pool(stack, "global").flatten().tolist()
+        [3.0]
     """
     check_pool_mode(mode)
     if stack.ndim != 5 or 0 in stack.shape[2:]:
@@ -78,6 +82,9 @@ def scale_pool(
         )
     if mode == "pixel":
         values, indices = stack.max(dim=2)
+    elif mode == "global":
+        values, places = stack.flatten(2).max(dim=2)
+        indices = places // (stack.shape[3] * stack.shape[4])
     else:
         score = stack.amax(dim=(3, 4)) if mode == "slice" else stack.sum(dim=(3, 4))
         if mode == "mean_energy" and areas is not None:
@@ -94,10 +101,10 @@ def select_slices(stack: Tensor, indices: Tensor) -> Tensor:
 
 
 class ScalePool(nn.Module):
-    """`[N, C, S, H, W] -> [N, C, H, W]`: module form of `scale_pool`.
+    """`[N, C, S, H, W] -> [N, C, H, W]`, or `[N, C]`: module form of `scale_pool`.
 
     Args:
-        mode: `"pixel"`, `"slice"`, `"energy"` or `"mean_energy"`, see `scale_pool`.
+        mode: `"pixel"`, `"slice"`, `"energy"`, `"mean_energy"` or `"global"`, see `scale_pool`.
         return_indices: Return `(values, indices)` instead of values alone.
     """
 
@@ -108,7 +115,7 @@ class ScalePool(nn.Module):
         self.return_indices = return_indices
 
     def forward(self, stack: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """`[N, C, S, H, W] -> [N, C, H, W]`, with indices if asked for."""
+        """`[N, C, S, H, W] -> [N, C, H, W]`, or `[N, C]`; with indices if asked for."""
         return scale_pool(stack, self.mode, self.return_indices)
 
     def extra_repr(self) -> str:

@@ -78,7 +78,7 @@ def scaled_conv2d(
     return_indices: bool = False,
     method: Method = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` when pooled over scale.
+    """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` or `[N, O]` when pooled.
 
     One kernel is applied at S sizes. With w_i the weight resampled from k×k to K_i×K_i and
     multiplied by k²/K_i², map i is
@@ -106,8 +106,9 @@ def scaled_conv2d(
             `"replicate"` or `"circular"`.
         groups: Number of blocks of channels that do not mix, as in `torch.nn.functional.conv2d`.
         interpolation: How kernels are resampled: `"bicubic"`, `"bilinear"`, `"nearest"`, `"area"`.
-        pool: `"pixel"`, `"slice"`, `"energy"` or `"mean_energy"`, see `scale_pool`; None returns
-            the stack. The stack is not built when `method` is spectral and the stride is 1.
+        pool: `"pixel"`, `"slice"`, `"energy"`, `"mean_energy"`, or `"global"`, which is over
+            pixels too: `[N, O]`; see `scale_pool`. None returns the stack. The stack is not built
+            when `method` is spectral and the stride is 1.
         return_indices: With a pool, also return the chosen scale indices, int64: `[N, O, H', W']`
             for pixel, `[N, O]` for the others.
         method: `"direct"`, the definition, or `"spectral"`, the same numbers up to rounding in a
@@ -221,7 +222,7 @@ def _shape(tensor: Tensor) -> list[int]:
 
 
 class SConv2d(nn.Module):
-    """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` when pooled over scale.
+    """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` or `[N, O]` when pooled.
 
     The scaled convolution of "Just a Matter of Scale?" (arXiv 2211.10288): one learned kernel
     applied at every size it can be enlarged to. It has the parameters of a `torch.nn.Conv2d`, with
@@ -239,7 +240,7 @@ class SConv2d(nn.Module):
         groups: Number of blocks of channels that do not mix.
         bias: Whether to learn a bias.
         interpolation: How kernels are resampled.
-        pool: How to pool over scale; None returns the stack.
+        pool: How to pool over scale, see `scale_pool`; None returns the stack.
         method: `"auto"`, `"direct"` or `"spectral"`.
         device: Of the parameters.
         dtype: Of the parameters.
@@ -301,15 +302,22 @@ class SConv2d(nn.Module):
             nn.init.uniform_(self.bias, -bound, bound)
 
     @overload
-    def forward(self, x: Tensor, return_indices: Literal[False] = False) -> Tensor: ...
+    def forward(
+        self, x: Tensor, return_indices: Literal[False] = False, pool: PoolMode | None = None
+    ) -> Tensor: ...
     @overload
-    def forward(self, x: Tensor, return_indices: Literal[True]) -> tuple[Tensor, Tensor]: ...
-    def forward(self, x: Tensor, return_indices: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` when pooled over scale.
+    def forward(
+        self, x: Tensor, return_indices: Literal[True], pool: PoolMode | None = None
+    ) -> tuple[Tensor, Tensor]: ...
+    def forward(
+        self, x: Tensor, return_indices: bool = False, pool: PoolMode | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """`[N, C, H, W] -> [N, O, S, H', W']`, or `[N, O, H', W']` or `[N, O]` when pooled.
 
         Args:
             x: Input.
             return_indices: With a pool, also return the chosen scale indices.
+            pool: Instead of the layer's own, for this call.
         """
         return scaled_conv2d(  # type: ignore[call-overload,misc]
             x,
@@ -321,7 +329,7 @@ class SConv2d(nn.Module):
             padding_mode=self.padding_mode,
             groups=self.groups,
             interpolation=self.interpolation,
-            pool=self.pool,
+            pool=pool or self.pool,
             return_indices=return_indices,
             method=self.method,
         )

@@ -65,6 +65,19 @@ class ScalePoolingNet(TwoStageNet):
             minimum_size=1 if padding == "same" else min(sizes) + max(sizes) - 1,
         )
 
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, num_classes]`.
+
+        The global maximum of a pixel or slice pooled map is the maximum of the whole stack, which
+        is found without making the map.
+        """
+        if self.pool not in ("pixel", "slice"):
+            return super().forward(x)
+        self.check_images(x)
+        pooled = self.conv2(F.relu(self.conv1(x)), pool="global")
+        logits: Tensor = self.head(F.relu(pooled))
+        return logits
+
     def scale_indices(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] ->` chosen scale index i per stage, of the kernel size k + 2i by default.
 

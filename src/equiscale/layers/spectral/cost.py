@@ -68,7 +68,8 @@ class Task:
             self.batch * self.channels * self.out_channels,
         )
         step = 4 * self.functions * h * V
-        effective = step * ((U + 8) * max(inputs, _NARROWEST) + 2 * products)
+        kernels = self.functions**2 * V * self.channels * self.out_channels
+        effective = step * ((U + 8) * max(inputs, _NARROWEST) + 2 * products) + 40 * kernels
         return Work(step * (U * inputs + 2 * products), effective)
 
     def rows_come_first(self, h: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -22,13 +24,15 @@ def spectral_conv(
     pool: PoolMode | None,
     return_indices: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """`[N, C, H, W] -> [N, O, (S,) H', W']`, equal to `direct_conv` up to rounding."""
+    """`[N, C, H, W] -> [N, O, (S,) H', W']`, or `[N, O]`; equal to `direct_conv` up to rounding."""
     down, across = geometry.stride
     whole_maps_compete = pool not in (None, "pixel") and geometry.stride != (1, 1)
     fused = None if whole_maps_compete else pool
     x, settings = _prepare(x, geometry, interpolation, groups, fused)
     track = fused is not None and (return_indices or _is_trained(x, weight, bias))
     values, choice = spectral_operator(x, weight, bias, settings, track)
+    if fused == "global":
+        return values, choice.long() // math.prod(geometry.full_size) if return_indices else None
     values = values[..., ::down, ::across]
     if whole_maps_compete:
         assert pool is not None

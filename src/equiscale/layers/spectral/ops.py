@@ -26,6 +26,7 @@ from equiscale.layers.spectral.energy import winning_scales
 from equiscale.layers.spectral.plan import Frame, Plan, make_plan
 from equiscale.layers.spectral.pooling import (
     energy_forward,
+    global_forward,
     pixel_forward,
     slice_forward,
     stack_forward,
@@ -74,6 +75,8 @@ def spectral_operator(
 ) -> tuple[Tensor, Tensor]:
     """Apply the operator: `[N, C, H, W] -> [N, O, (S,) H', W']` and the chosen scale indices.
 
+    Global pooling returns `[N, O]` and flat indices into `[S, H', W']`.
+
     Args:
         x: Input.
         weight: `[O, C/G, k, k]`.
@@ -106,6 +109,8 @@ def _forward(
         choice: Tensor | None = None
         if pool == "pixel":
             values, choice = pixel_forward(problem, bias, track)
+        elif pool == "global":
+            values, choice = global_forward(problem, bias, track)
         elif pool == "slice":
             values, choice = slice_forward(problem, bias)
         elif pool in ("energy", "mean_energy"):
@@ -113,8 +118,13 @@ def _forward(
             values, choice = energy_forward(problem, bias, winner)
         else:
             values = stack_forward(problem, bias)
-    indices = x.new_empty(0, dtype=torch.int16) if choice is None else choice.to(torch.int16)
-    return values, indices
+    dtype = _choice_type(pool)
+    return values, x.new_empty(0, dtype=dtype) if choice is None else choice.to(dtype)
+
+
+def _choice_type(pool: str) -> torch.dtype:
+    """Of places in a whole stack there may be many, of scales there are few."""
+    return torch.int32 if pool == "global" else torch.int16
 
 
 @_forward.register_fake
@@ -125,12 +135,14 @@ def _forward_shapes(
     settings = Settings(*fields)
     N, O = x.shape[0], weight.shape[0]
     size = settings.aligned_size(x)
-    if settings.pool == NO_POOL:
-        values = x.new_empty(N, O, len(settings.kernel_sizes), *size)
-    else:
-        values = x.new_empty(N, O, *size)
-    shapes = {"pixel": (N, O, *size) if track else (0,), NO_POOL: (0,)}
-    return values, x.new_empty(shapes.get(settings.pool, (N, O)), dtype=torch.int16)
+    value_shapes = {NO_POOL: (N, O, len(settings.kernel_sizes), *size), "global": (N, O)}
+    choice_shapes = {NO_POOL: (0,), "pixel": (N, O, *size)}
+    untracked = settings.pool in ("pixel", "global") and not track
+    choice_shape = (0,) if untracked else choice_shapes.get(settings.pool, (N, O))
+    return (
+        x.new_empty(value_shapes.get(settings.pool, (N, O, *size))),
+        x.new_empty(choice_shape, dtype=_choice_type(settings.pool)),
+    )
 
 
 @torch.library.custom_op("equiscale::spectral_backward", mutates_args=())
@@ -150,6 +162,9 @@ def _backward(
     settings = Settings(kernel_sizes, output_size, zero_extended, interpolation, groups, pool)  # type: ignore[arg-type]
     with torch.autocast(x.device.type, enabled=False):
         plan = settings.plan(x, weight)
+        if pool == "global":
+            grad, choice = _at_places(grad, choice, plan)
+            pool = "slice"
         grad = _inside(grad, choice, pool, plan)
         bias_grad = grad.sum(dim=[axis for axis in range(grad.ndim) if axis != 1])
         if _sparse_is_cheaper(grad, x, weight, plan, settings, input_wanted):
@@ -169,6 +184,14 @@ def _add_dense(gradients: Gradients, grad: Tensor, choice: Tensor, pool: str) ->
         pixel_backward(gradients, grad, choice)
     else:
         slice_backward(gradients, grad, choice)
+
+
+def _at_places(grad: Tensor, places: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    """`[N, O] -> [N, O, H, W]`: put gradients where maxima were; and the scales of these."""
+    H, W = plan.output_size
+    maps = grad.new_zeros(*grad.shape, H * W)
+    maps.scatter_(2, (places % (H * W)).long()[..., None], grad[..., None])
+    return maps.unflatten(2, (H, W)), places // (H * W)
 
 
 def _per_pixel(choice: Tensor, pool: str) -> Tensor:

@@ -6,6 +6,7 @@ common centre, `[4, h, w, M]`, where a smaller map is simply an inner block.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -132,8 +133,54 @@ def slice_forward(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor
         best = torch.where(wins, peak, best)
         winner.masked_fill_(wins, scale_index)
         _keep_slices(slices, rows, wins, plan, scale_index, workspace)
-    indices = winner.view(problem.groups, problem.num_samples, -1).transpose(0, 1).flatten(1)
-    return _finish_slices(slices, winner, shift, problem), indices
+    return _finish_slices(slices, winner, shift, problem), _by_sample(winner, problem)
+
+
+def global_forward(
+    problem: Problem, bias: Tensor | None, track: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the maximum over scales and pixels, `[N, O]`, and its place if that is to be tracked.
+
+    Places are flat indices into the aligned stack, `[S, H, W]`.
+    """
+    plan, workspace = problem.plan, Workspace(problem.spectrum)
+    shift = _per_map(bias, problem)
+    best = torch.full_like(shift, -torch.inf)
+    places = torch.zeros_like(shift, dtype=torch.long) if track else None
+    pixels = math.prod(plan.output_size)
+    for scale_index, rows in rows_by_scale(problem, range(plan.num_scales), workspace):
+        for block, parts in blocks_of_rows(rows, plan, scale_index, workspace):
+            if places is None:
+                peak = _peak(parts) + shift
+            else:
+                candidate = quadrants(parts)
+                peak = candidate.amax(dim=(0, 1, 2)) + shift
+                wins = (peak > best) | (peak.isnan() & ~best.isnan())
+                maps = wins.nonzero()[:, 0]
+                own = _places(candidate.index_select(3, maps), block.start, plan)
+                places[maps] = own + scale_index * pixels
+            best = torch.maximum(best, peak)
+        if plan.is_framed(scale_index):
+            if places is not None:
+                places.masked_fill_(best < 0, scale_index * pixels)
+            best.clamp_min_(0)
+    return _by_sample(best, problem), None if places is None else _by_sample(places, problem)
+
+
+def _places(candidate: Tensor, first: int, plan: Plan) -> Tensor:
+    """`[4, h, w, M] -> [M]`: flat index into `[H, W]` of the maximum of rows from `first` on."""
+    (height, width), (h, w) = plan.output_size, candidate.shape[1:3]
+    quadrant, inside = _divide(candidate.flatten(0, 2).argmax(dim=0), h * w)
+    row, column = _divide(inside, w)
+    row += first
+    lower, right = quadrant < 2, quadrant % 2 == 0
+    row = torch.where(lower, height // 2 + row, (height - 1) // 2 - row)
+    column = torch.where(right, width // 2 + column, (width - 1) // 2 - column)
+    return row * width + column
+
+
+def _divide(value: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
+    return value // divisor, value % divisor
 
 
 def energy_forward(problem: Problem, bias: Tensor | None, winner: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,6 +225,12 @@ def _finish_slices(slices: Tensor, winner: Tensor, shift: Tensor, problem: Probl
 def _one_quadrant(counts: Tensor) -> Tensor:
     """`[H, W] -> [h, w, 1]`: all four quadrants of the counts are alike."""
     return counts[counts.shape[0] // 2 :, counts.shape[1] // 2 :, None]
+
+
+def _by_sample(per_map: Tensor, problem: Problem) -> Tensor:
+    """`[M] -> [N, O]`: a copy, since what an operator returns must not be a view."""
+    by_group = per_map.view(problem.groups, problem.num_samples, -1)
+    return by_group.transpose(0, 1).flatten(1).clone()
 
 
 def _per_map(bias: Tensor | None, problem: Problem) -> Tensor:
