@@ -2,9 +2,10 @@
 
 Takes the weights that finished runs of `scale_channels` have kept, asks the shared network at
 many sizes of every test image once, and combines these answers in other ways. Nothing is trained
-again: what training itself owes to a choice is seen by runs with other options.
+again: what training itself owes to a choice is seen by runs with other options. And it asks each
+channel alone, at a few sizes of the object.
 
-    python benchmarks/channels.py --results results/runs
+    python benchmarks/channels.py --results results/runs [pooling] [alone]
 
 `make results` then brings the figures to `docs/scale-channels.md`.
 """
@@ -31,6 +32,7 @@ from equiscale.results.store import RunStore
 Row = dict[str, Any]
 GRID = scale_factors(0.125, 1.42, per_octave=4)
 BATCH = 256
+SIZES = (18, 24, 32, 40, 48, 56, 64)
 USUAL = "the model's"
 RANGES = {
     USUAL: FACTORS,
@@ -79,9 +81,43 @@ def measure_run(record: RunRecord, directory: Path) -> Iterator[Row]:
             "dataset": record.key.dataset,
             "scenario": record.key.scenario.value,
             "seed": record.key.seed,
-            "variant": f"{pool}, {name}",
+            "label": f"{pool}, {name}",
             "accuracy": float((pooled.argmax(1) == part.labels).double().mean()),
         }
+
+
+def measure_alone(record: RunRecord, directory: Path) -> Iterator[Row]:
+    """Yield what each channel of one run says by itself, at a few sizes of the object."""
+    model = load_model(directory / "weights.safetensors")
+    assert isinstance(model, ScaleChannelNet)
+    for size in SIZES:
+        part = load_dataset(record.key.dataset).select(Split.TEST, [size])
+        logits = choose(ask_channels(model.eval(), part.images), FACTORS)
+        right = logits.argmax(2) == part.labels[:, None]
+        sure = logits.softmax(2).amax(2)
+        mixture = pool_channels(logits, "mixture").argmax(1)
+        yield {
+            "dataset": record.key.dataset,
+            "scenario": record.key.scenario.value,
+            "seed": record.key.seed,
+            "label": f"{size} px",
+            "size": size,
+            "accuracy": float((mixture == part.labels).double().mean()),
+            "factors": list(FACTORS),
+            "alone": right.double().mean(0).tolist(),
+            "certainty_when_wrong": [
+                float(sure[~own, channel].mean()) for channel, own in enumerate(right.unbind(1))
+            ],
+            "errors": _most_frequent(mixture, part.labels),
+        }
+
+
+def _most_frequent(predicted: Tensor, labels: Tensor, count: int = 3) -> list[list[int]]:
+    """Return label, prediction and number of the most frequent errors."""
+    wrong = predicted != labels
+    pairs, counts = torch.stack([labels, predicted], 1)[wrong].unique(dim=0, return_counts=True)
+    order = counts.argsort(descending=True)[:count]
+    return torch.cat([pairs[order], counts[order, None]], 1).tolist()
 
 
 def kept_runs(store: RunStore) -> Iterator[RunRecord]:
@@ -92,18 +128,28 @@ def kept_runs(store: RunStore) -> Iterator[RunRecord]:
             yield record
 
 
+PARTS = {"pooling": ("channels", measure_run), "alone": ("channels_alone", measure_alone)}
+
+
 def main() -> None:
-    """Write one row per run and way of combining its channels."""
+    """Write one row per run and way of combining its channels, and per run and size."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}; both")
     parser.add_argument("--results", type=Path, default=Path("results/runs"))
-    store = RunStore(parser.parse_args().results)
-    rows: list[Row] = []
-    for record in sorted(kept_runs(store), key=lambda record: str(record.key)):
-        print(record.key)
-        for row in measure_run(record, store.directory(record.key.run_id)):
-            print(f"  {row['variant']}: {100 * row['accuracy']:.1f}")
-            rows.append(row)
-    print(f"written to {write_results('channels', rows)}")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    store = RunStore(arguments.results)
+    records = sorted(kept_runs(store), key=lambda record: str(record.key))
+    for part in arguments.parts or PARTS:
+        name, measure = PARTS[part]
+        rows: list[Row] = []
+        for record in records:
+            print(record.key, flush=True)
+            for row in measure(record, store.directory(record.key.run_id)):
+                print(f"  {row['label']}: {100 * row['accuracy']:.1f}", flush=True)
+                rows.append(row)
+        print(f"written to {write_results(name, rows)}")
 
 
 if __name__ == "__main__":

@@ -224,18 +224,41 @@ def channel_pooling(evidence: Evidence) -> str:
     """Answers of trained scale channels combined in other ways, from `benchmarks/channels.py`."""
     del evidence
     frame = pl.DataFrame(measured("channels")).filter(dataset="emoji")
-    means = frame.group_by("variant", "scenario", maintain_order=True).agg(
+    means = frame.group_by("label", "scenario", maintain_order=True).agg(
         pl.col("accuracy").mean(), pl.len()
     )
     found = {(row[0], row[1]): row[2:] for row in means.iter_rows()}
     rows = []
-    for variant in dict.fromkeys(frame["variant"]):
+    for variant in dict.fromkeys(frame["label"]):
         cells = [found.get((variant, scenario.value)) for scenario in TRANSFER]
         shown = [NONE if cell is None else f"{percent(cell[0])} ({cell[1]})" for cell in cells]
         rows.append([variant, *shown])
     best = ["*best published mean*", *_best_published("emoji")]
     headings = ["pooling and factors", *(scenario.value for scenario in TRANSFER)]
     return markdown_table(headings, [*rows, best])
+
+
+def channels_alone(evidence: Evidence) -> str:
+    """Each channel asked by itself on mnist small2large, from `benchmarks/channels.py`."""
+    del evidence
+    runs = pl.DataFrame(measured("channels_alone"))
+    chosen = runs.filter(dataset="mnist", scenario="small2large", seed=1)
+    rows = [
+        [
+            f"{row['size']} px",
+            *(
+                f"{percent(accuracy)} ({row['size'] * factor:.0f} px, {certainty:.2f})"
+                for factor, accuracy, certainty in zip(
+                    row["factors"], row["alone"], row["certainty_when_wrong"], strict=True
+                )
+            ),
+            percent(row["accuracy"]),
+            "{} as {}: {}".format(*row["errors"][0]),
+        ]
+        for row in chosen.iter_rows(named=True)
+    ]
+    factors = [f"copy × {factor:.2f}" for factor in runs["factors"][0]]
+    return markdown_table(["digit", *factors, "mixture", "most frequent error"], rows)
 
 
 def costs(evidence: Evidence) -> str:
@@ -416,6 +439,7 @@ BLOCKS = {
     "transfer": transfer,
     "ablations": ablations,
     "channel-pooling": channel_pooling,
+    "channels-alone": channels_alone,
     "costs": costs,
     "layer-cost": layer_cost,
     "layer-choices": layer_choices,

@@ -206,7 +206,10 @@ class _Chunk:
 
 
 class RowMixing:
-    """Transform the input back along the rows for each row function, then mix; for groups = 1."""
+    """Transform the input back along the rows for each row function, then mix; for groups = 1.
+
+    Its memory is that of `FrequencyMixing`, which holds nothing between its calls.
+    """
 
     def __init__(self, problem: Problem, workspace: Workspace) -> None:
         self._problem, self._workspace = problem, workspace
@@ -282,9 +285,9 @@ class RowMixing:
         V, functions, h = shape[:3]
         N, C2 = self._problem.num_samples, self._problem.spectrum.shape[5]
         if self._samples_last:
-            memory = self._workspace.take("responses", V, functions, C2, h, N)
+            memory = self._workspace.take("products", V, functions, C2, h, N)
             return memory.flatten(3).flatten(1, 2).transpose(1, 2), memory.transpose(2, 3)
-        memory = self._workspace.take("responses", V, h, N, functions, C2)
+        memory = self._workspace.take("products", V, h, N, functions, C2)
         return memory.flatten(3).flatten(1, 2), memory.movedim(3, 1)
 
     def _row_matrices(self, scale_index: int) -> tuple[Tensor, ...]:
@@ -308,7 +311,7 @@ class RowMixing:
         N, C2 = self._problem.num_samples, self._problem.spectrum.shape[5]
         last = (C2, N) if self._samples_last else (N, C2)
         for name, matrix, spectrum in zip(
-            ("total_rows", "difference_rows"),
+            ("kernels", "difference"),
             matrices,
             (self._total[columns], self._difference[columns]),
             strict=True,
