@@ -155,6 +155,13 @@ def test_the_comparison_says_whether_the_published_mean_is_inside() -> None:
     assert compared[0]["published"] == 0.3911
 
 
+def test_runs_by_another_protocol_are_shown_and_not_judged() -> None:
+    runs = [{"seed": s, "protocol": "paper-1 augmentation=rescale"} for s in (1, 2, 3)]
+    (compared,) = compare_published(summarize_accuracy(table(*runs))).to_dicts()
+    assert compared["difference"] == pytest.approx(0.5 - 0.3911)
+    assert (compared["inside"], compared["near"], compared["same_protocol"]) == (None, None, False)
+
+
 def test_every_two_models_are_compared_and_ranked() -> None:
     cells = summarize_accuracy(
         table(*({"seed": s, "model": m} for s in (1, 2) for m in ("standard", "xu", "disco")))

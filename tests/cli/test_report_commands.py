@@ -13,6 +13,7 @@ from tests.synthetic_runs import Study, write_records
 from equiscale import create_model
 from equiscale.core.spec import Scenario
 from equiscale.models.checkpoint import save_model
+from equiscale.results.key import TrainingProtocol
 
 
 def equiscale(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -48,6 +49,17 @@ def test_compare_prints_every_cell_on_one_line(results: Path, tmp_path: Path) ->
     assert "inside: 2 of 2 published means lie in our interval" in done.stdout
     assert "near: 2 of 2 means of ours lie within two published standard" in done.stdout
     assert len((tmp_path / "c.csv").read_text().splitlines()) == 3
+
+
+def test_compare_names_what_was_changed_in_the_protocol(tmp_path: Path) -> None:
+    changed = TrainingProtocol(augmentation="rescale")
+    study = Study(scenarios=(Scenario.MID_TO_REST,), models=("standard",), protocol=changed)
+    write_records(study.records(), tmp_path / "runs")
+    done = equiscale("compare", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "standard, augmentation=rescale" in done.stdout
+    assert "near: 0 of 0 means" in done.stdout
+    assert "not judged: 1, trained otherwise than by the paper's protocol" in done.stdout
 
 
 def test_figures_says_what_it_wrote_and_what_is_missing(results: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def compare_published(cells: pl.DataFrame) -> pl.DataFrame:
     Columns beside those of a cell: `mean`, `low`, `high`, `runs`, `published`, `difference`
     (ours minus published), `inside` (whether the published mean lies in our interval; null
     without one), `near` (whether our mean lies within two published standard deviations of the
-    published mean) and `same_protocol`.
+    published mean) and `same_protocol`; runs by another protocol are not judged, both are null.
     """
     published = published_accuracy().select(
         pl.col("dataset").alias("dataset_name"),
@@ -68,6 +68,7 @@ def compare_published(cells: pl.DataFrame) -> pl.DataFrame:
             near=(pl.col("mean") - pl.col("published")).abs() <= 2 * pl.col("published_std"),
             same_protocol=pl.col("protocol") == PROTOCOL_VERSION,
         )
+        .with_columns(pl.when("same_protocol").then(pl.col("inside", "near")))
     )
 
 

@@ -105,7 +105,8 @@ def _comparison_table(rows: list[dict[str, object]]) -> Table:
     for row in rows:
         low, high = row["low"], row["high"]
         table.add_row(
-            *(Text(str(row[name])) for name in ("dataset", "scenario", "model")),
+            *(Text(str(row[name])) for name in ("dataset", "scenario")),
+            Text(_name_with_changes(row)),
             _seeds(row),
             _percent(row["mean"]),
             "none" if low is None else f"{_percent(low)} … {_percent(high)}",
@@ -115,6 +116,12 @@ def _comparison_table(rows: list[dict[str, object]]) -> Table:
             _yes_or_no(row["near"]),
         )
     return table
+
+
+def _name_with_changes(row: dict[str, object]) -> str:
+    """Return the model, and what was changed in the paper's protocol."""
+    _, _, changes = str(row["protocol"]).partition(" ")
+    return f"{row['model']}, {changes}" if changes else str(row["model"])
 
 
 def _yes_or_no(value: object) -> str:
@@ -135,10 +142,9 @@ def _print_remarks(console: Console, rows: list[dict[str, object]], cells: int) 
         f"{cells - len(rows)} cells of ours have no published counterpart",
     ):
         console.print(remark, highlight=False, soft_wrap=True)
-    others = sorted({str(row["protocol"]) for row in rows if not row["same_protocol"]})
-    for protocol in others:
-        text = f"note: trained as {protocol!r}, not by the paper's protocol"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if others := sum(not row["same_protocol"] for row in rows):
+        remark = f"not judged: {others}, trained otherwise than by the paper's protocol"
+        console.print(remark, highlight=False, soft_wrap=True)
 
 
 def _share(rows: list[dict[str, object]], column: str) -> str:
