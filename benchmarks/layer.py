@@ -19,6 +19,7 @@ from equiscale import create_model
 from equiscale.layers import SConv2d
 
 Row = dict[str, Any]
+NETWORK_ROUNDS = 41  # a step takes milliseconds, and a slow moment of the machine a second
 
 
 def networks() -> list[Row]:
@@ -27,10 +28,14 @@ def networks() -> list[Row]:
     names = ("standard", "pixel_pool", "slice_pool", "energy_pool")
     models = {name: create_model(name, in_channels=1, num_classes=36) for name in names}
     steps = measure_ratios(
-        {name: _training_step(model, images, labels) for name, model in models.items()}, "standard"
+        {name: _training_step(model, images, labels) for name, model in models.items()},
+        "standard",
+        rounds=NETWORK_ROUNDS,
     )
     passes = measure_ratios(
-        {name: _inference(model, images) for name, model in models.items()}, "standard"
+        {name: _inference(model, images) for name, model in models.items()},
+        "standard",
+        rounds=NETWORK_ROUNDS,
     )
     return [
         {"what": what, "model": name, "ratio": ratio}

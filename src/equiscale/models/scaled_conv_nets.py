@@ -74,8 +74,8 @@ class ScalePoolingNet(TwoStageNet):
         if self.pool not in ("pixel", "slice"):
             return super().forward(x)
         self.check_images(x)
-        pooled = self.conv2(F.relu(self.conv1(x)), pool="global")
-        logits: Tensor = self.head(F.relu(pooled))
+        first = F.relu(self.conv1(x), inplace=True)
+        logits: Tensor = self.head(F.relu(self.conv2(first, pool="global")))
         return logits
 
     def scale_indices(self, x: Tensor) -> dict[str, Tensor]:

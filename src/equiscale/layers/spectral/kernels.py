@@ -18,16 +18,9 @@ from equiscale.layers.spectral.workspace import Workspace
 def column_spectra(problem: Problem, scale_index: int, workspace: Workspace) -> Tensor:
     """Return `[V, r, (G, R, C/G, O/G)]`: kernels transformed along their columns' axis.
 
-    r counts the even functions of the row axis, then the odd ones.
+    r counts the even functions of the row axis, then the odd ones. The next call overwrites it.
     """
-    return transform_columns(problem.weight, problem, scale_index, workspace)
-
-
-def transform_columns(
-    weight: Tensor, problem: Problem, scale_index: int, workspace: Workspace
-) -> Tensor:
-    """`[q, a, ...] -> [V, a, (...)]`: sum column functions q with these weights."""
-    functions = problem.plan.columns.kernels[scale_index].functions
+    functions, weight = problem.plan.columns.kernels[scale_index].functions, problem.weight
     result = workspace.take("columns", functions.shape[0], weight.shape[1], weight[0, 0].numel())
     torch.mm(functions, weight.flatten(1), out=result.flatten(1))
     return result

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from equiscale.layers.spectral.analysis import Problem
-from equiscale.layers.spectral.kernels import column_spectra, transform_columns
+from equiscale.layers.spectral.kernels import column_spectra
 from equiscale.layers.spectral.workspace import Workspace, butterfly
 
 _CHUNK_BYTES = 3 << 19
@@ -220,9 +220,6 @@ class RowMixing:
             (part.transpose(2, 3) if self._samples_last else part).flatten(2)
             for part in (plus + minus, plus - minus)
         )
-        real, imag = problem.weight.unbind(3)
-        turned = torch.stack([-imag, real], dim=3)
-        self._weights = torch.stack([problem.weight, turned], dim=1)
         self._turned_waves = -problem.plan.rows.waves.flip(0)
 
     def take_rows(self, h: int) -> tuple[Tensor, Tensor]:
@@ -260,8 +257,14 @@ class RowMixing:
 
     def _kernel_matrices(self, scale_index: int) -> tuple[Tensor, ...]:
         """Return `[V, (r, R, C), O]` twice: what makes the real and the imaginary part."""
-        spectra = transform_columns(self._weights, self._problem, scale_index, self._workspace)
-        return spectra.unflatten(2, (-1, self._weights.shape[-1])).unbind(1)
+        spectra = column_spectra(self._problem, scale_index, self._workspace)
+        real, imag = spectra.unflatten(2, (2, -1)).unbind(2)
+        turned = self._workspace.take("turned", *spectra.shape)
+        first, second = turned.unflatten(2, (2, -1)).unbind(2)
+        torch.neg(imag, out=first)
+        second.copy_(real)
+        shape = len(spectra), -1, self._problem.weight.shape[-1]
+        return spectra.view(shape), turned.view(shape)
 
     def _responses(self, scale_index: int) -> Iterator[tuple[slice, int, Tensor]]:
         """Yield responses `[V, (h, N), (r, R, C)]` to row functions, a few column frequencies V.
