@@ -19,7 +19,7 @@ from equiscale import create_model
 from equiscale.layers import SConv2d
 
 Row = dict[str, Any]
-NETWORK_ROUNDS = 41  # a step takes milliseconds, and a slow moment of the machine a second
+SHORT_ROUNDS = 41  # of what takes milliseconds: a slow moment of the machine takes a second
 
 
 def networks() -> list[Row]:
@@ -30,12 +30,12 @@ def networks() -> list[Row]:
     steps = measure_ratios(
         {name: _training_step(model, images, labels) for name, model in models.items()},
         "standard",
-        rounds=NETWORK_ROUNDS,
+        rounds=SHORT_ROUNDS,
     )
     passes = measure_ratios(
         {name: _inference(model, images) for name, model in models.items()},
         "standard",
-        rounds=NETWORK_ROUNDS,
+        rounds=SHORT_ROUNDS,
     )
     return [
         {"what": what, "model": name, "ratio": ratio}
@@ -170,14 +170,15 @@ def shapes() -> list[Row]:
     rows: list[Row] = []
     for options, shape in SHAPES:
         x = torch.rand(shape, requires_grad=True)
+        repeats, rounds = (SMALL_REPEATS, SHORT_ROUNDS) if x.numel() < SMALL else (1, 7)
         contenders = {
             method: repeated(
                 _there_and_back(SConv2d(**options, pool="pixel", method=method), x),  # type: ignore[arg-type]
-                SMALL_REPEATS if x.numel() < SMALL else 1,
+                repeats,
             )
             for method in ("direct", "spectral", "auto")
         }
-        found = measure_ratios(contenders, "direct", rounds=7)
+        found = measure_ratios(contenders, "direct", rounds=rounds)
         best = min(found["direct"], found["spectral"])
         rows.append(
             {"layer": options, "input": list(shape), **found, "auto/best": found["auto"] / best}
