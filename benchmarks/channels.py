@@ -106,7 +106,8 @@ def measure_alone(record: RunRecord, directory: Path) -> Iterator[Row]:
             "factors": list(FACTORS),
             "alone": right.double().mean(0).tolist(),
             "certainty_when_wrong": [
-                float(sure[~own, channel].mean()) for channel, own in enumerate(right.unbind(1))
+                None if own.all() else float(sure[~own, channel].mean())
+                for channel, own in enumerate(right.unbind(1))
             ],
             "errors": _most_frequent(mixture, part.labels),
         }

@@ -25,7 +25,7 @@ from equiscale.models.base import list_models, model_card
 from equiscale.report.figure_data import FigureData, NothingToDrawError
 from equiscale.report.figures import MAIN_MODELS
 from equiscale.report.style import order_datasets
-from equiscale.results.key import PROTOCOL_VERSION
+from equiscale.results.key import PROTOCOL_VERSION, protocol_changes
 
 ROOT = Path(__file__).parents[1]
 TRANSFER = (Scenario.SMALL_TO_LARGE, Scenario.MID_TO_REST, Scenario.LARGE_TO_SMALL)
@@ -75,11 +75,6 @@ class Evidence:
         """Return the accuracy at each object size."""
         wanted = {"dataset": dataset, "scenario": scenario.value, "model": model}
         return self.data.sizes.filter(pl.col(name) == value for name, value in wanted.items())
-
-
-def protocol_changes(protocol: str) -> str:
-    """Return how a protocol departs from the paper's, as in `augmentation=rescale`."""
-    return protocol.removeprefix(PROTOCOL_VERSION).strip()
 
 
 def measured(benchmark: str) -> list[dict[str, Any]]:
@@ -247,7 +242,7 @@ def channels_alone(evidence: Evidence) -> str:
         [
             f"{row['size']} px",
             *(
-                f"{percent(accuracy)} ({row['size'] * factor:.0f} px, {certainty:.2f})"
+                f"{percent(accuracy)} ({row['size'] * factor:.0f} px, {certainty or 0:.2f})"
                 for factor, accuracy, certainty in zip(
                     row["factors"], row["alone"], row["certainty_when_wrong"], strict=True
                 )

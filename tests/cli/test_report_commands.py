@@ -52,12 +52,14 @@ def test_compare_prints_every_cell_on_one_line(results: Path, tmp_path: Path) ->
 
 
 def test_compare_names_what_was_changed_in_the_protocol(tmp_path: Path) -> None:
-    changed = TrainingProtocol(augmentation="rescale")
+    changed = TrainingProtocol(augmentation="rescale_object", max_epochs=77)
     study = Study(scenarios=(Scenario.MID_TO_REST,), models=("standard",), protocol=changed)
     write_records(study.records(), tmp_path / "runs")
     done = equiscale("compare", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "standard, augmentation=rescale" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if "mid2rest  standard" in line]
+    assert "standard, max_epochs=77 augmentation=rescale_object" in line
+    assert "39.11 %" in line
     assert "near: 0 of 0 means" in done.stdout
     assert "not judged: 1, trained otherwise than by the paper's protocol" in done.stdout
 

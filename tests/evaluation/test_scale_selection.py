@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equiscale import SConv2d, Split, StirDataset, load_dataset
+from equiscale import SConv2d, Split, StirDataset, create_model, load_dataset
 from equiscale.core.errors import OptionError
 from equiscale.evaluation.scale_selection import measure_scale_selection, scale_selection
 from equiscale.layers import scaled_conv2d
@@ -55,6 +55,14 @@ def test_the_choice_equals_that_of_the_stack(dataset: StirDataset, pool: PoolMod
         if pool == "pixel":
             shown = measured.maps["layer"][50 - 17, channel]
             assert np.array_equal(shown, np.array(KERNELS)[maps.argmax(0)])
+
+
+def test_maps_of_a_network_that_gives_logits_without_them(dataset: StirDataset) -> None:
+    model = create_model("pixel_pool", in_channels=1, num_classes=36, kernel_sizes=(7, 21))
+    measured = scale_selection(model, dataset)
+    assert measured.maps["conv1"].shape == (48, 16, 58, 58)
+    assert measured.maps["conv2"].shape == (48, 32, 52, 52)
+    assert measured.chosen["conv2"].shape == (48, 36, 32)
 
 
 def test_the_layer_is_left_as_it_was(dataset: StirDataset) -> None:

@@ -326,10 +326,11 @@ def test_export_goes_through_the_definition(pool: Any) -> None:
     torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("pool", POOLS)
-def test_operators_are_registered_correctly(pool: Any) -> None:
-    x, weight, bias = make_case((8, 9, 3))
-    settings: tuple[Any, ...] = ([3, 5, 7], [], False, "bicubic", 1, pool or "none")
+def test_operators_are_registered_correctly(pool: Any, groups: int) -> None:
+    x, weight, bias = make_case((8, 9, 3), groups=groups)
+    settings: tuple[Any, ...] = ([3, 5, 7], [], False, "bicubic", groups, pool or "none")
     torch.library.opcheck(
         torch.ops.equiscale.spectral_forward.default, (x, weight, bias, *settings, True)
     )

@@ -28,8 +28,7 @@ Models = Annotated[
     str, typer.Option("--models", help="Names with commas; default: all that were run.")
 ]
 DEFAULT_PORT = 8765
-COMPARISON_WIDTH = 140
-"""Columns that a line of `compare` needs; a narrower terminal wraps it."""
+_ANY_WIDTH = 10_000
 
 
 def report(
@@ -91,8 +90,10 @@ def compare(
 
         with atomic_write(out) as file:
             file.write(compared.drop("missing").write_csv().encode())
-    console = Console(width=max(Console().width, COMPARISON_WIDTH))
-    console.print(_comparison_table(compared.to_dicts()))
+    console, shown = Console(), _comparison_table(compared.to_dicts())
+    needed = console.measure(shown, options=console.options.update_width(_ANY_WIDTH)).maximum
+    console.width = max(console.width, needed)  # a narrower terminal wraps lines, nothing is cut
+    console.print(shown)
     _print_remarks(console, compared.to_dicts(), len(cells))
     console.print(f"Published: {CITATION}", highlight=False, soft_wrap=True)
 
@@ -120,7 +121,9 @@ def _comparison_table(rows: list[dict[str, object]]) -> Table:
 
 def _name_with_changes(row: dict[str, object]) -> str:
     """Return the model, and what was changed in the paper's protocol."""
-    _, _, changes = str(row["protocol"]).partition(" ")
+    from equiscale.results.key import protocol_changes
+
+    changes = protocol_changes(str(row["protocol"]))
     return f"{row['model']}, {changes}" if changes else str(row["model"])
 
 

@@ -16,6 +16,7 @@ from equiscale.core.errors import OptionError
 from equiscale.core.spec import OBJECT_SIZES, Split
 from equiscale.data.dataset import StirDataset
 from equiscale.evaluation.accuracy import EVALUATION_BATCH, device_of, evaluating
+from equiscale.evaluation.equivariance import stages_of
 from equiscale.layers import SConv2d
 from equiscale.results.key import RunKey
 from equiscale.results.record import Measurement
@@ -88,6 +89,8 @@ def scale_selection(
         )
     example = example_object(dataset) if example is None else example
     recorder, device = _Recorder(), device_of(model)
+    # Stages have maps where logits alone may do without.
+    run = stages_of(model) or model
     sizes = sorted(OBJECT_SIZES)
     with evaluating(model), torch.inference_mode(), _recording(model, recorder):
         for size in sizes:
@@ -95,7 +98,7 @@ def scale_selection(
             for start in range(0, len(images), batch_size):
                 inside = start <= example < start + batch_size
                 recorder.example = example - start if inside else None
-                model(images[start : start + batch_size].to(device))
+                run(images[start : start + batch_size].to(device))
     per_size = {name: _per_size(parts, len(sizes)) for name, parts in recorder.chosen.items()}
     maps = {name: np.stack(parts) for name, parts in recorder.maps.items()}
     return ScaleSelection(np.array(sizes, np.uint8), per_size, maps, example)

@@ -54,7 +54,7 @@ def scale_pool(
     - `global`: the maximum over (S, H, W), a number per sample and channel. It is what a global
       maximum makes of pixel or slice pooling, for less.
 
-    The first index wins a tie, and NaN propagates as in `torch.max`.
+    The first scale index wins a tie, and NaN propagates as in `torch.max`.
 
     Args:
         stack: Maps at S scales, aligned to one size.

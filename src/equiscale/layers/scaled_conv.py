@@ -317,7 +317,7 @@ class SConv2d(nn.Module):
         Args:
             x: Input.
             return_indices: With a pool, also return the chosen scale indices.
-            pool: Instead of the layer's own, for this call.
+            pool: Instead of the layer's own, for this call; None takes the layer's.
         """
         return scaled_conv2d(  # type: ignore[call-overload,misc]
             x,
@@ -329,7 +329,7 @@ class SConv2d(nn.Module):
             padding_mode=self.padding_mode,
             groups=self.groups,
             interpolation=self.interpolation,
-            pool=pool or self.pool,
+            pool=self.pool if pool is None else pool,
             return_indices=return_indices,
             method=self.method,
         )

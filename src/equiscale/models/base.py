@@ -41,7 +41,7 @@ class Classifier(nn.Module, ABC):
 
     - `forward(x)` returns logits.
     - `stages(x)` returns the feature map after each stage by name, in order, and
-      `classify(stages(x))` is `forward(x)`.
+      `classify(stages(x))` is `forward(x)`, up to rounding.
     - `scale_indices(x)` exists where a model pools over scale: the chosen index per stage.
 
     A model keeps nothing between calls; filters that follow from its options are non-persistent

@@ -85,6 +85,11 @@ class TrainingProtocol:
         return " ".join([self.version, *(f"{k}={_text(v)}" for k, v in self.changes.items())])
 
 
+def protocol_changes(label: str) -> str:
+    """Return how a protocol departs from the paper's, as in `augmentation=rescale`."""
+    return label.removeprefix(PROTOCOL_VERSION).strip()
+
+
 @dataclass(frozen=True)
 class RunKey:
     """The scientific inputs of a run; no path, host or time among them.

@@ -32,7 +32,7 @@ def spectral_conv(
     track = fused is not None and (return_indices or _is_trained(x, weight, bias))
     values, choice = spectral_operator(x, weight, bias, settings, track)
     if fused == "global":
-        return values, choice.long() // math.prod(geometry.full_size) if return_indices else None
+        return values, choice // math.prod(geometry.full_size) if return_indices else None
     values = values[..., ::down, ::across]
     if whole_maps_compete:
         assert pool is not None

@@ -124,7 +124,7 @@ def _forward(
 
 def _choice_type(pool: str) -> torch.dtype:
     """Of places in a whole stack there may be many, of scales there are few."""
-    return torch.int32 if pool == "global" else torch.int16
+    return torch.int64 if pool == "global" else torch.int16
 
 
 @_forward.register_fake
@@ -190,7 +190,7 @@ def _at_places(grad: Tensor, places: Tensor, plan: Plan) -> tuple[Tensor, Tensor
     """`[N, O] -> [N, O, H, W]`: put gradients where maxima were; and the scales of these."""
     H, W = plan.output_size
     maps = grad.new_zeros(*grad.shape, H * W)
-    maps.scatter_(2, (places % (H * W)).long()[..., None], grad[..., None])
+    maps.scatter_(2, (places % (H * W))[..., None], grad[..., None])
     return maps.unflatten(2, (H, W)), places // (H * W)
 
 

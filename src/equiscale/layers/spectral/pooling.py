@@ -169,18 +169,13 @@ def global_forward(
 
 def _places(candidate: Tensor, first: int, plan: Plan) -> Tensor:
     """`[4, h, w, M] -> [M]`: flat index into `[H, W]` of the maximum of rows from `first` on."""
-    (height, width), (h, w) = plan.output_size, candidate.shape[1:3]
-    quadrant, inside = _divide(candidate.flatten(0, 2).argmax(dim=0), h * w)
-    row, column = _divide(inside, w)
-    row += first
-    lower, right = quadrant < 2, quadrant % 2 == 0
-    row = torch.where(lower, height // 2 + row, (height - 1) // 2 - row)
-    column = torch.where(right, width // 2 + column, (width - 1) // 2 - column)
+    height, width = plan.output_size
+    flat = candidate.flatten(0, 2).argmax(dim=0)
+    quadrant, down, across = torch.unravel_index(flat, candidate.shape[:3])
+    down = down + first
+    row = torch.where(quadrant < 2, height // 2 + down, (height - 1) // 2 - down)
+    column = torch.where(quadrant % 2 == 0, width // 2 + across, (width - 1) // 2 - across)
     return row * width + column
-
-
-def _divide(value: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
-    return value // divisor, value % divisor
 
 
 def energy_forward(problem: Problem, bias: Tensor | None, winner: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,9 +223,9 @@ def _one_quadrant(counts: Tensor) -> Tensor:
 
 
 def _by_sample(per_map: Tensor, problem: Problem) -> Tensor:
-    """`[M] -> [N, O]`: a copy, since what an operator returns must not be a view."""
+    """`[M] -> [N, O]`: a contiguous copy, since an operator must not return views."""
     by_group = per_map.view(problem.groups, problem.num_samples, -1)
-    return by_group.transpose(0, 1).flatten(1).clone()
+    return by_group.transpose(0, 1).flatten(1).clone(memory_format=torch.contiguous_format)
 
 
 def _per_map(bias: Tensor | None, problem: Problem) -> Tensor:
