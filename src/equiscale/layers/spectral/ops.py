@@ -205,7 +205,7 @@ def _inside(grad: Tensor, choice: Tensor, pool: str, plan: Plan) -> Tensor:
         indices = torch.arange(plan.num_scales, device=grad.device)[:, None, None]
     else:
         indices = _per_pixel(choice, pool)
-    return grad * (plan.scales_per_pixel(grad) > indices)
+    return torch.where(plan.scales_per_pixel(grad) > indices, grad, 0.0)
 
 
 def _sparse_is_cheaper(
