@@ -69,7 +69,7 @@ class Task:
         )
         step = 4 * self.functions * h * V
         kernels = self.functions**2 * V * self.channels * self.out_channels
-        effective = step * ((U + 8) * max(inputs, _NARROWEST) + 2 * products) + 40 * kernels
+        effective = step * ((U + 8) * max(inputs, _NARROWEST) + 2 * products) + 20 * kernels
         return Work(step * (U * inputs + 2 * products), effective)
 
     def rows_come_first(self, h: int) -> bool:
