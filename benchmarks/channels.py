@@ -90,8 +90,9 @@ def measure_alone(record: RunRecord, directory: Path) -> Iterator[Row]:
     """Yield what each channel of one run says by itself, at a few sizes of the object."""
     model = load_model(directory / "weights.safetensors")
     assert isinstance(model, ScaleChannelNet)
+    dataset = load_dataset(record.key.dataset)
     for size in SIZES:
-        part = load_dataset(record.key.dataset).select(Split.TEST, [size])
+        part = dataset.select(Split.TEST, [size])
         logits = choose(ask_channels(model.eval(), part.images), FACTORS)
         right = logits.argmax(2) == part.labels[:, None]
         sure = logits.softmax(2).amax(2)

@@ -242,18 +242,22 @@ def channels_alone(evidence: Evidence) -> str:
         [
             f"{row['size']} px",
             *(
-                f"{percent(accuracy)} ({row['size'] * factor:.0f} px, {certainty or 0:.2f})"
+                f"{percent(accuracy)} ({row['size'] * factor:.0f} px, {_two_digits(certainty)})"
                 for factor, accuracy, certainty in zip(
                     row["factors"], row["alone"], row["certainty_when_wrong"], strict=True
                 )
             ),
             percent(row["accuracy"]),
-            "{} as {}: {}".format(*row["errors"][0]),
+            "{} as {}: {}".format(*row["errors"][0]) if row["errors"] else NONE,
         ]
         for row in chosen.iter_rows(named=True)
     ]
     factors = [f"copy × {factor:.2f}" for factor in runs["factors"][0]]
     return markdown_table(["digit", *factors, "mixture", "most frequent error"], rows)
+
+
+def _two_digits(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
 
 
 def costs(evidence: Evidence) -> str:

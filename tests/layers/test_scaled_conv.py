@@ -182,6 +182,16 @@ def test_zeros_of_the_frame_take_part_in_the_maximum() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_infinite_gradients_on_the_frame_count_as_nothing(method: Any) -> None:
+    weight = (-torch.ones(1, 1, 3, 3)).requires_grad_()
+    y = scaled_conv2d(torch.ones(1, 1, 9, 9), weight, pool="pixel", method=method)
+    assert y[0, 0, 0, 0] == 0, "a zero of the frame"
+    grad = torch.zeros_like(y)
+    grad[0, 0, 0, 0] = torch.inf
+    assert torch.autograd.grad(y, weight, grad)[0].eq(0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_global_pooling_is_the_global_maximum_of_pixel_and_slice_pooling(method: Any) -> None:
     paddings: tuple[Any, ...] = ("valid", "same")
     pools: tuple[Any, ...] = ("global", "pixel", "slice")

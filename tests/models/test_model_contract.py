@@ -19,6 +19,7 @@ from equiscale.models import (
     list_models,
     model_card,
 )
+from equiscale.models.scaled_conv_nets import ScalePoolingNet
 
 PAPER_PARAMETERS = {
     "standard": 27_108,
@@ -178,7 +179,10 @@ def test_stages_are_what_the_logits_come_from(name: str) -> None:
     model = build(name)
     x = images_for(model)
     stages = model.stages(x)
-    torch.testing.assert_close(model.classify(stages), model(x))
+    if isinstance(model, ScalePoolingNet):  # finds the maximum of stage 2 without its maps
+        torch.testing.assert_close(model.classify(stages), model(x))
+    else:
+        assert torch.equal(model.classify(stages), model(x))
     assert all(value.ndim >= 4 and len(value) == len(x) for value in stages.values())
     assert all((value >= 0).all() for value in stages.values()), "after the ReLU"
 

@@ -20,6 +20,17 @@ from equiscale.models.base import CHANNELS, TwoStageNet, register_model
 CITATION = "Altstidl et al., arXiv 2211.10288"
 
 
+def _classify_peaks(net: TwoStageNet, x: Tensor, pool: PoolMode | bool) -> Tensor:
+    """Return the logits of a network whose second convolution can pool globally itself.
+
+    ReLU keeps the order of numbers, so that it may follow the global maximum.
+    """
+    net.check_images(x)
+    first = F.relu(net.conv1(x), inplace=True)
+    logits: Tensor = net.head(F.relu(net.conv2(first, pool=pool)))
+    return logits
+
+
 class ScalePoolingNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: two scaled convolutions, each pooled over scale.
 
@@ -73,10 +84,7 @@ class ScalePoolingNet(TwoStageNet):
         """
         if self.pool not in ("pixel", "slice"):
             return super().forward(x)
-        self.check_images(x)
-        first = F.relu(self.conv1(x), inplace=True)
-        logits: Tensor = self.head(F.relu(self.conv2(first, pool="global")))
-        return logits
+        return _classify_peaks(self, x, pool="global")
 
     def scale_indices(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] ->` chosen scale index i per stage, of the kernel size k + 2i by default.
@@ -185,11 +193,5 @@ class Conv3dNet(TwoStageNet):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, num_classes]`: as `classify(stages(x))`, without stage 2's maps.
-
-        ReLU keeps the order of numbers, so that it may follow the global maximum.
-        """
-        self.check_images(x)
-        first = F.relu(self.conv1(x), inplace=True)
-        logits: Tensor = self.head(F.relu(self.conv2(first, pool=True)))
-        return logits
+        """`[N, C, H, W] -> [N, num_classes]`: as `classify(stages(x))`, without stage 2's maps."""
+        return _classify_peaks(self, x, pool=True)
