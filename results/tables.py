@@ -24,12 +24,14 @@ from equiscale.core.spec import Scenario
 from equiscale.models.base import list_models, model_card
 from equiscale.report.figure_data import FigureData, NothingToDrawError
 from equiscale.report.figures import MAIN_MODELS
+from equiscale.report.plots import EQUIVARIANCE_MODELS
 from equiscale.report.style import order_datasets
 from equiscale.results.key import PROTOCOL_VERSION, protocol_changes
 
 ROOT = Path(__file__).parents[1]
 TRANSFER = (Scenario.SMALL_TO_LARGE, Scenario.MID_TO_REST, Scenario.LARGE_TO_SMALL)
 NONE = "–"
+FEWEST = 4  # points that a correlation is worth computing from
 CORNER = 6  # pixels on either side that count as the border of a map
 
 
@@ -359,8 +361,11 @@ def directions(evidence: Evidence) -> str:
                 lower = "smaller" if thirds[0] < thirds[2] else "larger"
                 rows.append([dataset, f"`{model}`", *map(percent, thirds), lower])
     headings = ["dataset", "model", "17–32", "33–48 (trained)", "49–64", "loses more towards"]
-    smaller = sum(row[-1] == "smaller" for row in rows)
-    verdict = f"{smaller} of {len(rows)} lose more towards smaller sizes."
+    papers = [row for row in rows if row[1].strip("`") in list_models("paper")]
+    own, all_ = (
+        f"{sum(r[-1] == 'smaller' for r in some)} of {len(some)}" for some in (papers, rows)
+    )
+    verdict = f"{own} cells of the paper's models lose more towards smaller sizes, {all_} in all."
     return f"{markdown_table(headings, rows)}\n{verdict}\n"
 
 
@@ -376,20 +381,30 @@ def equivariance(evidence: Evidence) -> str:
         means = cell.group_by("model", maintain_order=True).agg(
             pl.col("error", "test_accuracy").mean()
         )
+        papers = means.filter(pl.col("model").is_in(EQUIVARIANCE_MODELS))
         centred = cell.with_columns(
             pl.col(name) - pl.col(name).mean().over("model") for name in ("error", "test_accuracy")
         ).filter(pl.col("seed").count().over("model") > 1)
-        rows.append([dataset, scenario, len(means), _correlation(means), _correlation(centred)])
-    headings = ["dataset", "scenario", "models", "r across models", "r within models, over seeds"]
+        if len(means) >= FEWEST:
+            rows.append([dataset, scenario, *map(_correlation, (papers, means, centred))])
+    headings = [
+        "dataset",
+        "scenario",
+        "across the paper's five",
+        "across all",
+        "within, over seeds",
+    ]
     return markdown_table(headings, rows)
 
 
 def _correlation(frame: pl.DataFrame) -> str:
-    if len(frame) < 4:
+    """Return r, its interval and the number of points."""
+    if len(frame) < FEWEST:
         return "too few"
     found = pearson(frame["error"].to_list(), frame["test_accuracy"].to_list())
     low, high = found.interval.low, found.interval.high
-    return f"{found.r:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
+    between = "" if low is None else f" [{low:.2f}, {high:.2f}]"
+    return f"{found.r:.2f}{between} ({len(frame)})"
 
 
 def slice_selection(evidence: Evidence) -> str:

@@ -75,6 +75,39 @@ def test_variants_of_ours_do_not_crowd_the_figures_of_the_paper() -> None:
     assert data.models(None) == ["standard", "scale_channels", "my.module:Net"]
 
 
+def _run(run_id: str, dataset: str, scenario: str, error: float = 1.0) -> dict[str, object]:
+    pair = "17_32" if scenario == "large2small" else "49_64"
+    return {
+        "run_id": run_id,
+        "model": "standard",
+        "dataset": dataset,
+        "scenario": scenario,
+        "seed": 1,
+        "test_accuracy": 0.5,
+        "protocol": "paper-1",
+        "equivariance.objects": 10,
+        f"equivariance.stage2_{pair}": error,
+    }
+
+
+@pytest.mark.parametrize("name", ["suppl1-accuracy", "suppl3-equivariance"])
+def test_a_cell_without_runs_says_so(name: str) -> None:
+    rows = [_run("a", "mine", "small2large"), _run("b", "yours", "large2small")]
+    figure = FIGURES[name](FigureData(Runs(normalize_table(rows)), "paper-1"))
+    empty = [axis for axis in figure.axes if any(t.get_text() == "not run" for t in axis.texts)]
+    assert len(figure.axes) == 4
+    assert empty == [figure.axes[1], figure.axes[2]]
+    assert not any(len(axis.get_xticks()) for axis in empty)
+
+
+@pytest.mark.parametrize(("largest", "scale"), [(2.0, "linear"), (100.0, "log")])
+def test_errors_far_apart_are_drawn_on_a_logarithmic_axis(largest: float, scale: str) -> None:
+    rows = [_run("a", "mine", "small2large"), _run("b", "mine", "small2large", largest)]
+    rows[1]["seed"] = 2
+    figure = FIGURES["fig6-equivariance"](FigureData(Runs(normalize_table(rows)), "paper-1"))
+    assert [axis.get_xscale() for axis in figure.axes] == [scale]
+
+
 def test_unknown_names_are_refused(runs: Runs, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="did you mean 'ranks'"):
         write_figures(runs, tmp_path, ["rank"])

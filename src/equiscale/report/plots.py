@@ -44,6 +44,7 @@ from equiscale.report.style import (
 EQUIVARIANCE_MODELS = ("standard", "kanazawa", "pixel_pool", "slice_pool", "energy_pool")
 MAP_SIZES = (17, 33, 48, 64)
 _MARKER_STEP = 9
+_WIDE = 20
 _SHADE = "#e6eef6"
 _INK = "#1b1f24"
 
@@ -65,6 +66,8 @@ def plot_accuracy(data: FigureData, wanted: Sequence[str] | None) -> Figure:
         axis.xaxis.set_major_locator(MaxNLocator(4))
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="y", visible=False)
+        if styles.keys().isdisjoint(cells.keys() | published.keys()):
+            _mark_empty(axis)
     figure.supxlabel("accuracy on the test sizes", fontsize=8)
     _legend(figure, _seed_legend())
     return figure
@@ -431,7 +434,19 @@ def _draw_errors(
             mew=0,
         )
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axis.set_xlim(left=0)
+    found = [error for runs in errors.values() if runs is not None for error in runs["error"]]
+    if not found:
+        _mark_empty(axis)
+    elif max(found) > _WIDE * min(found):  # one model far off would hide the differences of others
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    else:
+        axis.set_xlim(left=0)
+
+
+def _mark_empty(axis: Axes) -> None:
+    axis.set_xticks([])
+    axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", color="#7a828c")
 
 
 def _draw_executed(axis: Axes, data: FigureData) -> None:

@@ -86,6 +86,7 @@ DATASET_LABELS = {
     "mnist": "MNIST",
     "trafficsign": "Traffic signs",
     "aerial": "Aerial",
+    "signs": "Signs",
     "fashion": "Fashion-MNIST",
 }
 
