@@ -352,7 +352,8 @@ def winners(evidence: Evidence) -> str:
 
 def directions(evidence: Evidence) -> str:
     """Accuracy of mid2rest below and above the trained sizes."""
-    rows = []
+    rows: list[list[str]] = []
+    papers: list[str] = []
     for dataset in evidence.data.datasets:
         for model in list_models():
             sizes = evidence.sizes(dataset, Scenario.MID_TO_REST, model)
@@ -360,12 +361,12 @@ def directions(evidence: Evidence) -> str:
                 thirds = [_mean_over(sizes, *span) for span in ((17, 32), (33, 48), (49, 64))]
                 lower = "smaller" if thirds[0] < thirds[2] else "larger"
                 rows.append([dataset, f"`{model}`", *map(percent, thirds), lower])
+                papers += [lower] if model in list_models("paper") else []
     headings = ["dataset", "model", "17–32", "33–48 (trained)", "49–64", "loses more towards"]
-    papers = [row for row in rows if row[1].strip("`") in list_models("paper")]
-    own, all_ = (
-        f"{sum(r[-1] == 'smaller' for r in some)} of {len(some)}" for some in (papers, rows)
+    own, every = (
+        f"{some.count('smaller')} of {len(some)}" for some in (papers, [row[-1] for row in rows])
     )
-    verdict = f"{own} cells of the paper's models lose more towards smaller sizes, {all_} in all."
+    verdict = f"{own} cells of the paper's models lose more towards smaller sizes, {every} in all."
     return f"{markdown_table(headings, rows)}\n{verdict}\n"
 
 

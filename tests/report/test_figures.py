@@ -75,7 +75,7 @@ def test_variants_of_ours_do_not_crowd_the_figures_of_the_paper() -> None:
     assert data.models(None) == ["standard", "scale_channels", "my.module:Net"]
 
 
-def _run(run_id: str, dataset: str, scenario: str, error: float = 1.0) -> dict[str, object]:
+def _run(run_id: str, dataset: str, scenario: str, error: float | None = 1.0) -> dict[str, object]:
     pair = "17_32" if scenario == "large2small" else "49_64"
     return {
         "run_id": run_id,
@@ -87,6 +87,7 @@ def _run(run_id: str, dataset: str, scenario: str, error: float = 1.0) -> dict[s
         "protocol": "paper-1",
         "equivariance.objects": 10,
         f"equivariance.stage2_{pair}": error,
+        f"equivariance.stage2_{pair}_undefined": 10 if error is None else 0,
     }
 
 
@@ -100,9 +101,11 @@ def test_a_cell_without_runs_says_so(name: str) -> None:
     assert not any(len(axis.get_xticks()) for axis in empty)
 
 
-@pytest.mark.parametrize(("largest", "scale"), [(2.0, "linear"), (100.0, "log")])
-def test_errors_far_apart_are_drawn_on_a_logarithmic_axis(largest: float, scale: str) -> None:
-    rows = [_run("a", "mine", "small2large"), _run("b", "mine", "small2large", largest)]
+@pytest.mark.parametrize(
+    ("other", "scale"), [(2.0, "linear"), (100.0, "log"), (0.0, "linear"), (None, "linear")]
+)
+def test_errors_far_apart_are_drawn_on_a_logarithmic_axis(other: float | None, scale: str) -> None:
+    rows = [_run("a", "mine", "small2large"), _run("b", "mine", "small2large", other)]
     rows[1]["seed"] = 2
     figure = FIGURES["fig6-equivariance"](FigureData(Runs(normalize_table(rows)), "paper-1"))
     assert [axis.get_xscale() for axis in figure.axes] == [scale]

@@ -434,10 +434,11 @@ def _draw_errors(
             mew=0,
         )
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    found = [error for runs in errors.values() if runs is not None for error in runs["error"]]
+    drawn = [runs["error"].drop_nulls() for runs in errors.values() if runs is not None]
+    found = [error for series in drawn for error in series]
     if not found:
         _mark_empty(axis)
-    elif max(found) > _WIDE * min(found):  # one model far off would hide the differences of others
+    elif 0 < _WIDE * min(found) < max(found):  # one far off would hide how the others differ
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     else:
