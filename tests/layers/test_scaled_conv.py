@@ -67,6 +67,7 @@ def assert_methods_agree(
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("padding", ["valid", "same"])
@@ -76,6 +77,7 @@ def test_spectral_equals_direct(size: tuple[int, int, int], pool: Any, padding: 
         assert_methods_agree(case, padding=padding, groups=groups, pool=pool)
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_few_channels(pool: Any, channels: int) -> None:
@@ -95,6 +97,7 @@ def test_weight_gradient_when_the_input_needs_none(pool: Any) -> None:
         torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("pool", POOL_MODES)
 @pytest.mark.parametrize("padding", ["valid", "same"])
 def test_sparse_gradients(pool: Any, padding: Any) -> None:
@@ -102,6 +105,7 @@ def test_sparse_gradients(pool: Any, padding: Any) -> None:
         assert_methods_agree(make_case(size), density=0.01, pool=pool, padding=padding)
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 @pytest.mark.parametrize("pool", POOLS)
 def test_every_interpolation(interpolation: Any, pool: Any) -> None:
@@ -139,6 +143,7 @@ def test_same_padding_takes_kernels_larger_than_the_input() -> None:
     ("pool", "padding", "groups", "stride"),
     list(itertools.product(POOLS, ["valid", "same"], [1, 2], [1, 2])),
 )
+@pytest.mark.usefixtures("each_way")
 def test_gradcheck(pool: Any, padding: Any, groups: int, stride: int) -> None:
     x = torch.randn(1, 2, 6, 7, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(2, 2 // groups, 3, 3, dtype=torch.float64, requires_grad=True)
@@ -153,6 +158,7 @@ def test_gradcheck(pool: Any, padding: Any, groups: int, stride: int) -> None:
         assert torch.autograd.gradcheck(convolve, (x, weight, bias))
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("pool", POOL_MODES)
 def test_float32_is_close_and_chooses_alike(pool: Any) -> None:
     generator = torch.Generator().manual_seed(3)
@@ -168,6 +174,7 @@ def test_float32_is_close_and_chooses_alike(pool: Any) -> None:
     assert (index == exact[1]).double().mean() > 0.999
 
 
+@pytest.mark.usefixtures("each_way")
 def test_zeros_of_the_frame_take_part_in_the_maximum() -> None:
     x, weight = torch.ones(1, 1, 9, 9), -torch.ones(1, 1, 3, 3)
     for method in METHODS:
@@ -191,6 +198,7 @@ def test_infinite_gradients_on_the_frame_count_as_nothing(method: Any) -> None:
     assert torch.autograd.grad(y, weight, grad)[0].eq(0).all()
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("method", METHODS)
 def test_global_pooling_is_the_global_maximum_of_pixel_and_slice_pooling(method: Any) -> None:
     paddings: tuple[Any, ...] = ("valid", "same")
@@ -214,6 +222,7 @@ def test_the_pool_of_a_layer_can_be_replaced_in_a_call() -> None:
     assert layer.pool == "pixel"
 
 
+@pytest.mark.usefixtures("each_way")
 def test_ties_go_to_the_first_index() -> None:
     x, weight = torch.zeros(1, 1, 9, 9), torch.randn(1, 1, 3, 3)
     for method, pool in itertools.product(METHODS, POOL_MODES):
@@ -221,6 +230,7 @@ def test_ties_go_to_the_first_index() -> None:
         assert (index == 0).all()
 
 
+@pytest.mark.usefixtures("each_way")
 def test_nan_reaches_the_output() -> None:
     x = torch.randn(2, 1, 9, 9)
     x[0, 0, 4, 4] = torch.nan
@@ -230,6 +240,7 @@ def test_nan_reaches_the_output() -> None:
         assert not y[1].isnan().any()
 
 
+@pytest.mark.usefixtures("each_way")
 def test_empty_batch() -> None:
     weight = torch.randn(4, 3, 3, 3, requires_grad=True)
     for method, pool in itertools.product((*METHODS, "auto"), POOLS):

@@ -24,6 +24,7 @@ from equiscale.layers.spectral.workspace import Workspace, butterfly
 
 _CHUNK_BYTES = 3 << 19
 _SAMPLES_FOR_ROWS = 8  # below, its matrices are too narrow to multiply fast
+_OUTPUTS_FOR_NATIVE = 8  # per group; below, most of a compiled tile would be empty
 
 
 class Mixing(Protocol):
@@ -60,23 +61,25 @@ def make_mixing(problem: Problem, workspace: Workspace, input_wanted: bool) -> M
 
 
 class FasterMixing:
-    """Take the order of the sums that is faster for each kernel size; forward only."""
+    """Take the order of the sums that is faster for each kernel size; forward only.
+
+    In compiled code products of spectra are faster for nearly all, so that rows never come first.
+    """
 
     def __init__(self, problem: Problem, workspace: Workspace) -> None:
         self._problem, self._workspace, self._task = problem, workspace, problem.task
+        self._by_frequency = FrequencyMixing(problem, workspace)
 
     def forward(self, scale_index: int) -> tuple[Tensor, Tensor]:
         """See `Mixing.forward`."""
-        rows_first = self._task.rows_come_first(self._problem.plan.rows.half(scale_index))
-        return (self._by_row if rows_first else self._by_frequency).forward(scale_index)
+        half = self._problem.plan.rows.half(scale_index)
+        if self._by_frequency.is_compiled or not self._task.rows_come_first(half):
+            return self._by_frequency.forward(scale_index)
+        return self._by_row.forward(scale_index)
 
     @cached_property
     def _by_row(self) -> RowMixing:
         return RowMixing(self._problem, self._workspace)
-
-    @cached_property
-    def _by_frequency(self) -> FrequencyMixing:
-        return FrequencyMixing(self._problem, self._workspace)
 
 
 class FrequencyMixing:
@@ -88,9 +91,19 @@ class FrequencyMixing:
 
     def __init__(self, problem: Problem, workspace: Workspace) -> None:
         self._problem, self._workspace = problem, workspace
-        entries = 4 * problem.plan.rows.num_frequencies * problem.num_maps
-        chunks = _split(problem, entries)
-        self._chunks = [_Chunk(problem, columns, workspace) for columns in chunks]
+        wide = problem.weight.shape[-1] >= _OUTPUTS_FOR_NATIVE
+        self._native = workspace.native if wide else None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether forward passes run in compiled code."""
+        return self._native is not None
+
+    @cached_property
+    def _chunks(self) -> list[_Chunk]:
+        entries = 4 * self._problem.plan.rows.num_frequencies * self._problem.num_maps
+        chunks = _split(self._problem, entries)
+        return [_Chunk(self._problem, columns, self._workspace) for columns in chunks]
 
     def take_rows(self, h: int) -> tuple[Tensor, Tensor]:
         """See `Mixing.take_rows`: real and imaginary parts are transformed together."""
@@ -102,9 +115,12 @@ class FrequencyMixing:
         """See `Mixing.forward`."""
         plan, h = self._problem.plan, self._problem.plan.rows.half(scale_index)
         even, odd = self.take_rows(h)
+        columns = column_spectra(self._problem, scale_index, self._workspace)
+        if self._native is not None:
+            self._native.mix(self._problem.spectrum, columns, (even, odd), plan, scale_index)
+            return even, odd
         by_column = _by_column(even), _by_column(odd)
         cosine, sine = plan.rows.waves[:, :h].unbind()
-        columns = column_spectra(self._problem, scale_index, self._workspace)
         rows = plan.rows.kernels[scale_index].signed
         for chunk in self._chunks:
             chunk.make_kernels(rows, columns)

@@ -70,17 +70,31 @@ def pixel_forward(
     best = problem.spectrum.new_full((4, *plan.halves(0), problem.num_maps), -torch.inf)
     choice = torch.zeros_like(best) if track else None
     for scale_index, rows in rows_by_scale(problem, range(plan.num_scales), workspace):
-        w = plan.columns.half(scale_index)
-        for block, parts in blocks_of_rows(rows, plan, scale_index, workspace):
-            inner = None if choice is None else choice[:, block, :w]
-            candidate = quadrants(parts)
-            _challenge(best[:, block, :w], candidate, inner, scale_index, workspace)
+        _challenge_with_rows(best, choice, rows, plan, scale_index, workspace)
     shift = _per_map(bias, problem)
     _challenge_with_frame(best, choice, plan, shift, workspace)
     del workspace  # joining the quadrants takes as much again
     best += shift
     values = assemble(best, problem, plan.output_size)
     return values, None if choice is None else assemble(choice, problem, plan.output_size)
+
+
+def _challenge_with_rows(
+    best: Tensor,
+    choice: Tensor | None,
+    rows: Rows,
+    plan: Plan,
+    scale_index: int,
+    workspace: Workspace,
+) -> None:
+    """Let the maps of a kernel size replace what they exceed."""
+    if workspace.native is not None:
+        workspace.native.challenge(best, choice, rows, plan, scale_index)
+        return
+    w = plan.columns.half(scale_index)
+    for block, parts in blocks_of_rows(rows, plan, scale_index, workspace):
+        inner = None if choice is None else choice[:, block, :w]
+        _challenge(best[:, block, :w], quadrants(parts), inner, scale_index, workspace)
 
 
 def _challenge(
@@ -124,9 +138,7 @@ def slice_forward(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor
     best, winner = torch.full_like(shift, -torch.inf), torch.zeros_like(shift)
     slices = problem.spectrum.new_zeros(4, *plan.halves(0), problem.num_maps)
     for scale_index, rows in rows_by_scale(problem, range(plan.num_scales), workspace):
-        blocks = blocks_of_rows(rows, plan, scale_index, workspace)
-        peaks = [_peak(parts) for _, parts in blocks]
-        peak = torch.stack(peaks).amax(0) + shift
+        peak = _peaks(rows, plan, scale_index, workspace) + shift
         if plan.is_framed(scale_index):
             peak = peak.clamp_min(0)
         wins = peak > best if scale_index else torch.ones_like(best, dtype=torch.bool)
@@ -149,17 +161,13 @@ def global_forward(
     places = torch.zeros_like(shift, dtype=torch.long) if track else None
     pixels = math.prod(plan.output_size)
     for scale_index, rows in rows_by_scale(problem, range(plan.num_scales), workspace):
-        for block, parts in blocks_of_rows(rows, plan, scale_index, workspace):
-            if places is None:
-                peak = _peak(parts) + shift
-            else:
-                candidate = quadrants(parts)
-                peak = candidate.amax(dim=(0, 1, 2)) + shift
-                wins = (peak > best) | (peak.isnan() & ~best.isnan())
-                maps = wins.nonzero()[:, 0]
-                own = _places(candidate.index_select(3, maps), block.start, plan)
-                places[maps] = own + scale_index * pixels
-            best = torch.maximum(best, peak)
+        peak = _peaks(rows, plan, scale_index, workspace) + shift
+        if places is not None:
+            wins = (peak > best) | (peak.isnan() & ~best.isnan())
+            maps = wins.nonzero()[:, 0]
+            own = _places(_evaluate(rows, maps, plan, scale_index, workspace), plan)
+            places[maps] = own + scale_index * pixels
+        best = torch.maximum(best, peak)
         if plan.is_framed(scale_index):
             if places is not None:
                 places.masked_fill_(best < 0, scale_index * pixels)
@@ -167,12 +175,11 @@ def global_forward(
     return _by_sample(best, problem), None if places is None else _by_sample(places, problem)
 
 
-def _places(candidate: Tensor, first: int, plan: Plan) -> Tensor:
-    """`[4, h, w, M] -> [M]`: flat index into `[H, W]` of the maximum of rows from `first` on."""
+def _places(candidate: Tensor, plan: Plan) -> Tensor:
+    """`[4, h, w, M] -> [M]`: flat index into `[H, W]` of the maximum."""
     height, width = plan.output_size
     flat = candidate.flatten(0, 2).argmax(dim=0)
     quadrant, down, across = torch.unravel_index(flat, candidate.shape[:3])
-    down = down + first
     row = torch.where(quadrant < 2, height // 2 + down, (height - 1) // 2 - down)
     column = torch.where(quadrant % 2 == 0, width // 2 + across, (width - 1) // 2 - across)
     return row * width + column
@@ -188,6 +195,14 @@ def energy_forward(problem: Problem, bias: Tensor | None, winner: Tensor) -> tup
     return _finish_slices(slices, per_map, _per_map(bias, problem), problem), winner
 
 
+def _peaks(rows: Rows, plan: Plan, scale_index: int, workspace: Workspace) -> Tensor:
+    """`2 × [R, V, h, M] -> [M]`: maximum of each map."""
+    if workspace.native is not None:
+        return workspace.native.peaks(rows, plan, scale_index)
+    blocks = blocks_of_rows(rows, plan, scale_index, workspace)
+    return torch.stack([_peak(parts) for _, parts in blocks]).amax(0)
+
+
 def _peak(parts: Tensor) -> Tensor:
     """`[2, 2, h, w, M] -> [M]`: maximum of each map, without forming its quadrants."""
     butterfly(*parts.unbind(1))
@@ -201,13 +216,19 @@ def _keep_slices(
 ) -> None:
     """Evaluate the maps that win and put them into their places."""
     maps = wins.nonzero()[:, 0]
-    if not len(maps):
-        return
     h, w = plan.halves(scale_index)
+    chosen = _evaluate(rows, maps, plan, scale_index, workspace)
+    slices[:, :h, :w].index_copy_(3, maps, chosen)
+
+
+def _evaluate(
+    rows: Rows, maps: Tensor, plan: Plan, scale_index: int, workspace: Workspace
+) -> Tensor:
+    """Return some of the maps as quadrants, `[4, h, w, M']`."""
     even, odd = rows
     own = even.index_select(3, maps), odd.index_select(3, maps)
-    chosen = quadrants(synthesise_columns(own, plan, w, workspace))
-    slices[:, :h, :w].index_copy_(3, maps, chosen)
+    w = plan.columns.half(scale_index)
+    return quadrants(synthesise_columns(own, plan, w, workspace))
 
 
 def _finish_slices(slices: Tensor, winner: Tensor, shift: Tensor, problem: Problem) -> Tensor:

@@ -1,4 +1,4 @@
-"""Memory that is used again for every kernel size."""
+"""What one call of the layer works with: memory, and compiled functions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import math
 import torch
 from torch import Tensor
 
+from equiscale.layers.spectral.native import native_for
+
 
 class Workspace:
     """Memory that lives as long as one call and is used again for every kernel size.
 
     Fresh memory of this size costs more than the arithmetic done in it.
+
+    Attributes:
+        native: Compiled functions, where they can be had for such numbers.
     """
 
     def __init__(self, like: Tensor) -> None:
         self._like = like
+        self.native = native_for(like)
         self._buffers: dict[str, Tensor] = {}
 
     def take(self, name: str, *shape: int) -> Tensor:
