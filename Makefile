@@ -66,7 +66,7 @@ types: $(READY) ## check types
 contracts: $(READY) ## check which room imports which
 	$(BIN)/lint-imports
 
-bench: $(READY) ## measure the layer's speed and memory (half an hour)
+bench: $(READY) ## measure the layer's speed and memory (three quarters of an hour)
 	$(BIN)/python benchmarks/layer.py
 	$(BIN)/python benchmarks/layer_docs.py
 	$(BIN)/python -m results.publish

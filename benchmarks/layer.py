@@ -1,12 +1,13 @@
 """The scaled convolution beside a plain one: time and memory as ratios.
 
-python benchmarks/layer.py            # everything, half an hour
+python benchmarks/layer.py            # everything, three quarters of an hour
 python benchmarks/layer.py networks   # one part: networks, layer, sizes, shapes, memory
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from timing import measure_ratios, peak_memory, repeated, write_results
 from torch import Tensor, nn
 
 from equiscale import create_model
+from equiscale.core.compiled import SWITCH
 from equiscale.layers import SConv2d
 
 Row = dict[str, Any]
@@ -32,16 +34,34 @@ def networks() -> list[Row]:
         "standard",
         rounds=SHORT_ROUNDS,
     )
+    compiled = {name: _inference(model, images) for name, model in models.items()}
+    plain = {name: _without_compiled_code(compiled[name]) for name in ("pixel_pool", "slice_pool")}
     passes = measure_ratios(
-        {name: _inference(model, images) for name, model in models.items()},
+        compiled | {f"{name} plain": run for name, run in plain.items()},
         "standard",
         rounds=SHORT_ROUNDS,
     )
+    found = {
+        "training step": steps,
+        "inference": {name: passes[name] for name in compiled},
+        "inference without compiled code": {name: passes[f"{name} plain"] for name in plain},
+    }
     return [
         {"what": what, "model": name, "ratio": ratio}
-        for what, found in (("training step", steps), ("inference", passes))
-        for name, ratio in found.items()
+        for what, ratios in found.items()
+        for name, ratio in ratios.items()
     ]
+
+
+def _without_compiled_code(run: Callable[[], None]) -> Callable[[], None]:
+    def plain() -> None:
+        os.environ[SWITCH] = "0"
+        try:
+            run()
+        finally:
+            del os.environ[SWITCH]
+
+    return plain
 
 
 def _training_step(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
@@ -77,7 +97,6 @@ def layer() -> list[Row]:
             for method in ("direct", "spectral")
         },
         "direct",
-        rounds=3,
     )
     rows = [
         {"what": "forward and backward, 64×64", "model": n, "ratio": r} for n, r in dense.items()
@@ -109,7 +128,7 @@ def sizes() -> list[Row]:
         for method in methods:
             contenders[method] = _inference(SConv2d(16, 32, 7, pool="pixel", method=method), x)  # type: ignore[arg-type]
         # Beyond 64 the definition takes minutes, and auto takes the spectral method for certain.
-        found = measure_ratios(contenders, "Conv2d", rounds=11 if n < 64 else 3)
+        found = measure_ratios(contenders, "Conv2d")
         found.setdefault("auto", found["spectral"])
         rows += [{"n": n, "batch": batch, "method": m, "ratio": r} for m, r in found.items()]
     return rows

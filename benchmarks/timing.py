@@ -18,6 +18,8 @@ from statistics import median
 
 import torch
 
+from equiscale.layers.spectral.native import native_for
+
 ROUNDS = 11
 
 
@@ -78,6 +80,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "processor": _processor(),
         "threads": str(torch.get_num_threads()),
+        "compiled": str(native_for(torch.empty(0)) is not None),
     }
 
 

@@ -282,6 +282,7 @@ def costs(evidence: Evidence) -> str:
 LAYER_LABELS = {
     "training step": "training step, `{}` / `standard`",
     "inference": "inference, `{}` / `standard`",
+    "inference without compiled code": "inference without compiled code, `{}` / `standard`",
     "forward and backward, 64×64": "one layer 16→32 at 64×64, dense gradient, {} pooling / Conv2d",
     "unpooled stack, to direct's": "unpooled stack 16→32 at 64×64, {} / direct",
     "peak memory above standard's (MB)": "peak memory of a step, `{}` above `standard` (MB)",

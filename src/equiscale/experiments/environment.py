@@ -13,6 +13,7 @@ import torch
 
 from equiscale import __version__
 from equiscale.core.errors import OptionError
+from equiscale.layers.spectral.native import native_for
 
 
 def choose_device(name: str | None = None) -> torch.device:
@@ -47,6 +48,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "device_name": _device_name(device),
         "threads": torch.get_num_threads(),
+        "compiled": native_for(torch.empty(0, device=device)) is not None,
     }
 
 
