@@ -59,6 +59,18 @@ def test_macros_and_changed_sources_make_other_libraries(source: Path, cache: Pa
     assert len(list(cache.iterdir())) == 3
 
 
+@pytest.mark.needs("cc")
+def test_a_damaged_library_is_made_anew(source: Path, cache: Path) -> None:
+    assert load_compiled(source) is not None
+    (library,) = cache.iterdir()
+    library.unlink()
+    library.write_bytes(b"damaged")
+    load_compiled.cache_clear()
+    again = load_compiled(source)
+    assert again is not None
+    assert again.answer() == 42
+
+
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
 def test_without_a_compiler_that_works_there_is_none(
     compiler: str, source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch

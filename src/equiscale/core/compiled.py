@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import logging
@@ -37,8 +38,9 @@ def load_compiled(source: Path, *definitions: str) -> ctypes.CDLL | None:
     try:
         flags = (*_FLAGS, _own_flag(), *(f"-D{definition}" for definition in definitions))
         library = _library_path(source, flags)
-        if not library.exists():
-            _compile(source, library, flags)
+        with contextlib.suppress(OSError):  # there is none yet, or it is damaged
+            return ctypes.CDLL(str(library))
+        _compile(source, library, flags)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError) as error:
         _log.info("%s is not used as compiled code: %s", source.name, error)
