@@ -38,7 +38,7 @@ def test_a_library_is_compiled_once(
     assert library is not None
     assert library.answer() == 42
     load_compiled.cache_clear()
-    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setattr("subprocess.run", None)
     again = load_compiled(source)
     assert again is not None
     assert again.answer() == 42
@@ -60,15 +60,39 @@ def test_macros_and_changed_sources_make_other_libraries(source: Path, cache: Pa
 
 
 @pytest.mark.needs("cc")
-def test_a_damaged_library_is_made_anew(source: Path, cache: Path) -> None:
+@pytest.mark.parametrize("kept", [0, 64, 4096, 12000])
+def test_a_damaged_library_is_made_anew(kept: int, source: Path, cache: Path) -> None:
     assert load_compiled(source) is not None
     (library,) = cache.iterdir()
+    whole = library.read_bytes()
     library.unlink()
-    library.write_bytes(b"damaged")
+    library.write_bytes(whole[:kept])
     load_compiled.cache_clear()
     again = load_compiled(source)
     assert again is not None
     assert again.answer() == 42
+    assert library.read_bytes() == whole
+
+
+@pytest.mark.needs("cc")
+def test_another_compiler_makes_another_library(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load_compiled(source) is not None
+    load_compiled.cache_clear()
+    monkeypatch.setenv("CC", "'cc' -DN=5")
+    other = load_compiled(source)
+    assert other is not None
+    assert other.answer() == 46
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_without_a_home_there_is_none(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(name: str) -> str:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr("platformdirs.user_cache_dir", no_home)
+    assert load_compiled(source) is None
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
@@ -77,7 +101,7 @@ def test_without_a_compiler_that_works_there_is_none(
 ) -> None:
     monkeypatch.setenv("CC", compiler)
     assert load_compiled(source) is None
-    assert not list(cache.iterdir())
+    assert not cache.exists()
 
 
 def test_without_any_compiler_there_is_none(
@@ -88,10 +112,14 @@ def test_without_any_compiler_there_is_none(
 
 
 @pytest.mark.needs("cc")
-def test_an_error_in_the_source_is_no_error_of_ours(source: Path, cache: Path) -> None:
+def test_an_error_in_the_source_is_said_in_the_log(
+    source: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     source.write_text("this is not C")
-    assert load_compiled(source) is None
-    assert not list(cache.iterdir())
+    with caplog.at_level("INFO"):
+        assert load_compiled(source) is None
+    assert "unknown type name" in caplog.text
+    assert not cache.exists()
 
 
 @pytest.mark.needs("cc")

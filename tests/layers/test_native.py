@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -83,6 +86,32 @@ def test_threads_change_nothing(pool: Any, threads: int) -> None:
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-5)
+
+
+def test_an_error_in_one_thread_waits_for_the_others() -> None:
+    native, ended = native_for(torch.zeros(1)), threading.Event()
+    assert native is not None
+    native._threads = 2
+
+    def work(first: int, last: int) -> None:
+        if first == 0:
+            raise MemoryError
+        time.sleep(0.2)
+        ended.set()
+
+    with pytest.raises(MemoryError):
+        native._share(2, 1 << 30, work)
+    assert ended.is_set()
+
+
+def test_work_is_done_here_if_there_are_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = native_for(torch.zeros(1))
+    done: list[int] = []
+    assert native is not None
+    native._threads = 4
+    monkeypatch.setattr("threading.Thread.start", Mock(side_effect=RuntimeError("no thread")))
+    native._share(9, 1 << 30, lambda first, last: done.extend(range(first, last)))
+    assert sorted(done) == list(range(9))
 
 
 @pytest.mark.parametrize("pool", ["pixel", "slice", "global"])

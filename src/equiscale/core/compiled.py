@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+from equiscale.core.files import atomic_write
 
 SWITCH = "EQUISCALE_NATIVE"
 _COMPILERS = ("cc", "gcc", "clang")
@@ -32,33 +34,36 @@ def load_compiled(source: Path, *definitions: str) -> ctypes.CDLL | None:
     """Return the library made from a C file and macros, or None where it cannot be had.
 
     It is compiled for this processor and kept in the user's cache directory, so that this happens
-    once; a compiler is looked for in `$CC` and on the path. That there is none, or that it fails,
-    is no error: whoever asks has another way.
+    once; the compiler is what `$CC` names, or one on the path. That there is none, or that it
+    fails, is no error: whoever asks has another way. The log says why.
     """
     try:
         flags = (*_FLAGS, _own_flag(), *(f"-D{definition}" for definition in definitions))
-        library = _library_path(source, flags)
-        with contextlib.suppress(OSError):  # there is none yet, or it is damaged
-            return ctypes.CDLL(str(library))
-        _compile(source, library, flags)
+        name = f"{source.stem}-{_digest_of_inputs(source, flags)}"
+        library = _find(name) or _compile(source, flags, name)
         return ctypes.CDLL(str(library))
-    except (OSError, subprocess.SubprocessError) as error:
-        _log.info("%s is not used as compiled code: %s", source.name, error)
-        return None
-
-
-def _library_path(source: Path, flags: Sequence[str]) -> Path:
-    """Return where the library is kept; its name follows from all that it depends on."""
-    import platformdirs
-
-    made_of = (source.read_bytes(), " ".join(flags).encode(), _processor().encode())
-    digest = hashlib.sha256(b"\0".join(made_of)).hexdigest()[:16]
-    return Path(platformdirs.user_cache_dir("equiscale")) / "native" / f"{source.stem}-{digest}.so"
+    except subprocess.CalledProcessError as error:
+        reason = f"{error}: {error.stderr.decode(errors='replace').strip()}"
+    except (OSError, RuntimeError, subprocess.SubprocessError, ValueError) as error:
+        reason = str(error)
+    _log.info("%s is not used as compiled code: %s", source.name, reason)
+    return None
 
 
 def _own_flag() -> str:
     """Return how a compiler is told to use all instructions of this processor."""
     return "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
+
+
+def _digest_of_inputs(source: Path, flags: Sequence[str]) -> str:
+    """Return a digest of all that a library depends on."""
+    parts = (" ".join(flags), os.environ.get("CC", ""), _processor())
+    made_of = (source.read_bytes(), *(part.encode() for part in parts))
+    return _digest(b"\0".join(made_of))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _processor() -> str:
@@ -69,13 +74,32 @@ def _processor() -> str:
     return f"{platform.system()} {platform.machine()} {platform.processor()} {features[:1]}"
 
 
-def _compile(source: Path, library: Path, flags: Sequence[str]) -> None:
-    compiler = os.environ.get("CC") or next(filter(shutil.which, _COMPILERS), None)
-    if compiler is None:
+def _directory() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("equiscale")) / "native"
+
+
+def _find(name: str) -> Path | None:
+    """Return a library of this name that is whole: loading a damaged one would end the process."""
+    for library in sorted(_directory().glob(f"{name}-*.so")):
+        if library.stem == f"{name}-{_digest(library.read_bytes())}":
+            return library
+    return None
+
+
+def _compile(source: Path, flags: Sequence[str], name: str) -> Path:
+    """Make a library whose name ends in the digest of its content."""
+    chosen = shlex.split(os.environ.get("CC", ""))
+    compiler = chosen or [found for found in _COMPILERS if shutil.which(found)][:1]
+    if not compiler:
         raise FileNotFoundError("there is no C compiler")
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        made = Path(folder) / library.name
-        command = [*compiler.split(), *flags, "-o", str(made), str(source)]
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "library.so"
+        command = [*compiler, *flags, "-o", str(made), str(source)]
         subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
-        made.replace(library)
+        content = made.read_bytes()
+    library = _directory() / f"{name}-{_digest(content)}.so"
+    with atomic_write(library) as file:
+        file.write(content)
+    return library

@@ -17,6 +17,7 @@
 #define WIDTH (2 * LANES) /* columns of a tile */
 #define ROWS 6 /* rows of a tile: 6 × 2 sums fit into 16 registers */
 #define ACROSS 3 /* pixels at a time, of 4 sums each */
+#define EXPORTED __attribute__((visibility("default"))) void
 #define INLINE static inline __attribute__((always_inline))
 
 typedef ptrdiff_t size;
@@ -148,7 +149,7 @@ static void mix_channels(size groups, size batch, size depth, size outputs, cons
 }
 
 /* Column frequencies from `first` to `last`: from spectra to rows of the maps. */
-void equiscale_mix(size first, size last, size frequencies, size groups, size batch, size depth,
+EXPORTED equiscale_mix(size first, size last, size frequencies, size groups, size batch, size depth,
                    size outputs, size even, size odd, size height, const real *spectrum,
                    const real *columns, const real *functions, const real *cosine,
                    const real *sine, real *even_rows, real *odd_rows, real *scratch)
@@ -236,7 +237,7 @@ INLINE lanes peak_tile(int across, const Columns *c, size x, const real *panel, 
 }
 
 /* Rows from `first` to `last` of all maps: the maximum of each, where it exceeds `best`. */
-void equiscale_peaks(size first, size last, size frequencies, size width, size maps,
+EXPORTED equiscale_peaks(size first, size last, size frequencies, size width, size maps,
                      const real *cosine, const real *sine, const real *even, const real *odd,
                      size part, size column, size row, real *best, real *panel)
 {
@@ -282,7 +283,7 @@ INLINE void challenge_tile(int across, const Columns *c, const Contest *to, size
 }
 
 /* Rows from `first` to `last` of all maps: let their pixels replace what they exceed. */
-void equiscale_challenge(size first, size last, size frequencies, size width, size maps,
+EXPORTED equiscale_challenge(size first, size last, size frequencies, size width, size maps,
                          const real *cosine, const real *sine, const real *even,
                          const real *odd, size part, size column, size row, real *best,
                          real *choice, size quadrant, size best_row, real index, real *panel)

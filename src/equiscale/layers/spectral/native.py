@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,29 +72,27 @@ class Native:
         sizes = U, G, N2 // 2, C2, outputs, plan.num_even, odd_functions, h
         functions = plan.rows.kernels[scale_index].functions
         waves = plan.rows.waves[:, :h].unbind()
-        arrays = _pointers(spectrum, columns, functions, *waves, even, odd)
         memory = 2 * U * (length + _WIDTH) + 2 * (kernel + _WIDTH)
 
-        def work(first: int, last: int, worker: int) -> None:
-            scratch = self._take(worker, memory)
-            self._library.equiscale_mix(first, last, *sizes, *arrays, *_pointers(scratch))
+        def work(first: int, last: int) -> None:
+            arrays = spectrum, columns, functions, *waves, even, odd, self._take(memory)
+            self._library.equiscale_mix(first, last, *sizes, *_pointers(*arrays))
 
         self._share(V, U * (N2 * kernel + h * length), work)
 
     def peaks(self, rows: Rows, plan: Plan, scale_index: int) -> Tensor:
         """`2 × [R, V, h, M] -> [M]`: the maximum of every map."""
-        h, columns = _columns(rows, plan, scale_index)
         maps = rows[0].shape[3]
         found: list[Tensor] = []
 
-        def work(first: int, last: int, worker: int) -> None:
+        def work(first: int, last: int) -> None:
             best = rows[0].new_full((maps,), -torch.inf)
-            panel = self._take(worker, _PANEL * plan.columns.num_frequencies)
-            arrays = _pointers(best, panel)
-            self._library.equiscale_peaks(first, last, *columns, *arrays)
+            panel = self._take(_PANEL * plan.columns.num_frequencies)
+            columns = _columns(rows, plan, scale_index)
+            self._library.equiscale_peaks(first, last, *columns, *_pointers(best, panel))
             found.append(best)
 
-        self._share(h, _pixel_work(rows, plan, scale_index), work)
+        self._share(rows[0].shape[2], _pixel_work(rows, plan, scale_index), work)
         return found[0] if len(found) == 1 else torch.stack(found).amax(0)
 
     def challenge(
@@ -106,46 +107,58 @@ class Native:
             plan: Constants.
             scale_index: Which kernel size.
         """
-        h, columns = _columns(rows, plan, scale_index)
-        values = best.data_ptr(), 0 if choice is None else choice.data_ptr()
 
-        def work(first: int, last: int, worker: int) -> None:
-            panel = self._take(worker, _PANEL * plan.columns.num_frequencies)
+        def work(first: int, last: int) -> None:
+            panel = self._take(_PANEL * plan.columns.num_frequencies)
+            columns = _columns(rows, plan, scale_index)
+            values = best.data_ptr(), 0 if choice is None else choice.data_ptr()
             places = *values, *best.stride()[:2], float(scale_index)
             self._library.equiscale_challenge(first, last, *columns, *places, *_pointers(panel))
 
-        self._share(h, _pixel_work(rows, plan, scale_index), work)
+        self._share(rows[0].shape[2], _pixel_work(rows, plan, scale_index), work)
 
-    def _share(self, count: int, work_of_one: int, work: Callable[[int, int, int], None]) -> None:
-        """Do `count` independent pieces of work, shared among threads if they are worth it."""
+    def _share(self, count: int, work_of_one: int, work: Callable[[int, int], None]) -> None:
+        """Do `count` independent pieces of work, shared among threads if they are worth it.
+
+        `work` holds on to the tensors whose memory it uses: an exception, such as an interrupt, may
+        end this call before all threads have ended theirs.
+        """
         workers = min(self._threads, count, 1 + count * work_of_one // _WORTH_A_THREAD)
-        if workers <= 1:
-            work(0, count, 0)
-            return
-        bounds = [count * worker // workers for worker in range(workers + 1)]
-        for _ in self._pool.map(work, bounds, bounds[1:], range(workers)):
-            pass
+        bounds = [count * worker // max(workers, 1) for worker in range(workers + 1)]
+        shares = list(pairwise(bounds))
+        helpers: list[Future[None]] = []
+        with contextlib.suppress(RuntimeError):  # no more threads to be had: the rest is done here
+            for share in shares[1:]:
+                helpers.append(self._pool.submit(work, *share))
+        try:
+            for share in (*shares[:1], *shares[1 + len(helpers) :]):
+                work(*share)
+        finally:
+            wait(helpers)
+        for helper in helpers:
+            helper.result()
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._threads)
 
-    def _take(self, worker: int, size: int) -> Tensor:
-        """Return memory of at least so many numbers, which the next call overwrites."""
-        if worker not in self._scratch or self._scratch[worker].numel() < size:
-            self._scratch[worker] = self._like.new_empty(size)
-        return self._scratch[worker]
+    def _take(self, size: int) -> Tensor:
+        """Return memory of at least so many numbers, which this thread's next call overwrites."""
+        thread = threading.get_ident()
+        if thread not in self._scratch or self._scratch[thread].numel() < size:
+            self._scratch[thread] = self._like.new_empty(size)
+        return self._scratch[thread]
 
 
-def _columns(rows: Rows, plan: Plan, scale_index: int) -> tuple[int, tuple[int, ...]]:
-    """Return the number of rows, and the arguments that describe maps and waves in native.c."""
+def _columns(rows: Rows, plan: Plan, scale_index: int) -> tuple[int, ...]:
+    """Return the arguments that describe maps and waves in native.c."""
     even, odd = rows
     assert even.stride() == odd.stride()
-    _, V, h, maps = even.shape
+    _, V, _, maps = even.shape
     part, column, row, _ = even.stride()
     half = plan.columns.half(scale_index)
     waves = plan.columns.waves[:, :half].unbind()
-    return h, (V, half, maps, *_pointers(*waves, even, odd), part, column, row)
+    return V, half, maps, *_pointers(*waves, even, odd), part, column, row
 
 
 def _pixel_work(rows: Rows, plan: Plan, scale_index: int) -> int:
