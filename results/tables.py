@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,16 +22,20 @@ from equiscale.analysis.summaries import (
     summarize_accuracy,
 )
 from equiscale.core.spec import Scenario
+from equiscale.data.catalog import CARDS
 from equiscale.models.base import list_models, model_card
 from equiscale.report.figure_data import FigureData, NothingToDrawError
 from equiscale.report.figures import MAIN_MODELS
 from equiscale.report.plots import EQUIVARIANCE_MODELS
 from equiscale.report.style import order_datasets
 from equiscale.results.key import PROTOCOL_VERSION, protocol_changes
+from equiscale.results.record import RunRecord
+from equiscale.results.store import RunStore
 
 ROOT = Path(__file__).parents[1]
 TRANSFER = (Scenario.SMALL_TO_LARGE, Scenario.MID_TO_REST, Scenario.LARGE_TO_SMALL)
 NONE = "–"
+CONFUSED = (("mnist", Scenario.SMALL_TO_LARGE), ("emoji", Scenario.LARGE_TO_SMALL))
 FEWEST = 4  # points that a correlation is worth computing from
 CORNER = 6  # pixels on either side that count as the border of a map
 
@@ -62,6 +67,17 @@ class Evidence:
             if changes and row["dataset"] == "emoji":
                 cells.setdefault((row["model"], changes), {})[row["scenario"]] = row
         return cells
+
+    def records(self, model: str, dataset: str, scenario: Scenario) -> list[RunRecord]:
+        """Return the records of a cell, with the model as it is, by their seeds."""
+        wanted = model, dataset, scenario
+        found = (
+            record
+            for record in RunStore(ROOT / "results" / "runs").load_all()
+            if (record.key.model, record.key.dataset, record.key.scenario) == wanted
+            and not record.key.model_options
+        )
+        return sorted(found, key=lambda record: record.key.seed)
 
     @cached_property
     def costs(self) -> dict[str, dict[str, Any]]:
@@ -221,9 +237,9 @@ def stopping(evidence: Evidence) -> str:
     for scenario in TRANSFER:
         own = runs.filter(pl.col("scenario") == scenario.value)
         if len(own) >= FEWEST:
-            epochs = f"{own['best_epoch'].min()}–{own['best_epoch'].max()}"
-            valid = f"{percent(own['valid_accuracy'].min())}–{percent(own['valid_accuracy'].max())}"
-            rows.append([scenario.value, epochs, valid, _correlation(own, "best_epoch")])
+            best, valid = (sorted(own[name]) for name in ("best_epoch", "valid_accuracy"))
+            span = f"{best[0]}–{best[-1]}", f"{percent(valid[0])}–{percent(valid[-1])}"
+            rows.append([scenario.value, *span, _correlation(own, "best_epoch")])
     headings = ["scenario", "best epoch", "validation", "r of best epoch and accuracy"]
     return markdown_table(headings, rows)
 
@@ -283,6 +299,24 @@ def channels_alone(evidence: Evidence) -> str:
 
 def _two_digits(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
+
+
+def confusions(evidence: Evidence) -> str:
+    """What scale_channels takes for what at unseen sizes, where it misses most."""
+    rows = []
+    for dataset, scenario in CONFUSED:
+        for record in evidence.records("scale_channels", dataset, scenario):
+            found, tested = record.predictions, scenario.test_sizes
+            wrong = np.isin(found.object_sizes, tested) & (found.predicted != found.labels)
+            pairs = Counter(zip(found.labels[wrong], found.predicted[wrong], strict=True))
+            names = CARDS[dataset].class_names
+            common = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:5]
+            shown = ", ".join(f"{names[a]} as {names[b]}: {count}" for (a, b), count in common)
+            asked = int(np.isin(found.object_sizes, tested).sum())
+            errors = f"{wrong.sum()} of {asked}"
+            rows.append([dataset, scenario.value, record.key.seed, errors, shown])
+    headings = ["dataset", "scenario", "seed", "errors at unseen sizes", "most frequent"]
+    return markdown_table(headings, rows)
 
 
 def costs(evidence: Evidence) -> str:
@@ -481,6 +515,7 @@ BLOCKS = {
     "stopping": stopping,
     "channel-pooling": channel_pooling,
     "channels-alone": channels_alone,
+    "confusions": confusions,
     "costs": costs,
     "layer-cost": layer_cost,
     "layer-choices": layer_choices,

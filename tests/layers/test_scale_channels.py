@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -166,7 +167,9 @@ def test_a_backbone_is_a_module() -> None:
         ({"factors": (1.0,), "train_factors": (0.0,)}, "train_factors must be"),
         ({"factors": (1.0,), "pool": "maxx"}, "did you mean 'max'"),
         ({"factors": (1.0,), "dropout": 1.0}, "dropout must be"),
+        ({"factors": (1.0, 1.0)}, "each once"),
         ({"factors": (1.0,), "blur": -1.0}, "blur must"),
+        ({"factors": (1.0,), "blur": "much"}, "blur must"),
         ({"factors": (1.0,), "interpolation": "cubic"}, "did you mean 'bicubic'"),
     ],
 )
@@ -176,5 +179,28 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
 
 
 def test_images_of_another_rank_are_named() -> None:
-    with pytest.raises(ShapeError, match=r"\[N, C, H, W\], got \[2, 20, 20\]"):
+    with pytest.raises(ShapeError, match=r"\[N, C, H, W\] of .*, got \[2, 20, 20\]"):
         scale_channels(backbone())(torch.zeros(2, 20, 20))
+
+
+def test_images_of_integers_are_named() -> None:
+    with pytest.raises(ShapeError, match=r"floating-point numbers, got .* of torch\.uint8"):
+        scale_channels(backbone())(torch.zeros(2, 2, 20, 20, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_backbone_that_returns_no_logits_is_named(batch: int) -> None:
+    maps = nn.Sequential(nn.Conv2d(2, 5, 3), nn.AdaptiveMaxPool2d(1))
+    with pytest.raises(ShapeError, match=rf"logits \[{batch}, K\], got \[{batch}, 5, 1, 1\]"):
+        scale_channels(maps)(images(batch, 64))
+
+
+def test_a_copy_that_the_backbone_refuses_is_named() -> None:
+    network = nn.Sequential(nn.Conv2d(2, 5, 7), nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    wrapped = ScaleChannels(network, factors=(0.25, 1.0))
+    with pytest.raises(ShapeError, match=r"a copy of 5×6 pixels \(factor 0\.25\)"):
+        wrapped(images(2, 20))
+
+
+def test_factors_may_be_an_array() -> None:
+    assert ScaleChannels(backbone(), np.array([0.5, 1.0])).pyramid.factors == (0.5, 1.0)  # type: ignore[arg-type]

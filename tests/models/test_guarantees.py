@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from equiscale.core.errors import ShapeError
 from equiscale.layers import SConv2d, scaled_conv2d
 from equiscale.layers.disco import DISCO_SCALES, correlated_images, load_raw_basis
 from equiscale.layers.gaussian_derivative import discrete_gaussian, smoothing_matrix
@@ -318,3 +319,9 @@ def test_conv3d_sees_seven_neighbouring_scales() -> None:
         i for i in range(len(different)) if 8 - 6 <= i <= 8
     ]
     assert math.prod(conv2.kernel_size) == 343
+
+
+def test_scale_channels_without_padding_name_the_smallest_image_they_take() -> None:
+    model = create_model("scale_channels", in_channels=1, num_classes=4, padding="valid")
+    with pytest.raises(ShapeError, match="104"):
+        model(torch.zeros(1, 1, 64, 64))

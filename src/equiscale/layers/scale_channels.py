@@ -61,8 +61,8 @@ def resize_images(
 ) -> Tensor:
     """`[N, C, H, W] -> [N, C, round(H·factor), round(W·factor)]`, antialiased when it shrinks.
 
-    Values are those of `torch.nn.functional.interpolate(..., antialias=True)`, written as two
-    matrix products, which differentiate and export everywhere.
+    Values are those of `torch.nn.functional.interpolate`, with `antialias=True` when it shrinks,
+    written as two matrix products, which differentiate and export everywhere.
 
     Args:
         images: Images of any height and width.
@@ -152,8 +152,7 @@ class ImagePyramid(nn.Module):
             else _check_factors("train_factors", train_factors)
         )
         check_dropout(dropout)
-        if not 0 <= blur < math.inf:
-            raise OptionError(f"blur must not be negative, got {blur}")
+        _check_blur(blur)
         check_interpolation(interpolation)
         self.dropout = dropout
         self.interpolation: Interpolation = interpolation
@@ -166,8 +165,11 @@ class ImagePyramid(nn.Module):
 
     def forward(self, x: Tensor) -> dict[float, Tensor]:
         """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`."""
-        if x.ndim != 4:
-            raise ShapeError(f"a pyramid needs images [N, C, H, W], got {list(x.shape)}")
+        if x.ndim != 4 or not x.is_floating_point():
+            raise ShapeError(
+                "a pyramid needs images [N, C, H, W] of floating-point numbers, got "
+                f"{list(x.shape)} of {x.dtype}"
+            )
         factors = self._draw_factors() if self.training else self.factors
         matrices = _resizing_matrices(*x.shape[2:], factors, self.interpolation, self.blur)
         copies = {}
@@ -236,14 +238,38 @@ class ScaleChannels(nn.Module):
 
     def channel_logits(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, S, K]`: what each channel says by itself."""
-        return torch.stack([self.backbone(copy) for copy in self.pyramid(x).values()], dim=1)
+        copies = self.pyramid(x)
+        return torch.stack([self._ask(copy, factor) for factor, copy in copies.items()], dim=1)
+
+    def _ask(self, copy: Tensor, factor: float) -> Tensor:
+        """`[N, C, h, w] -> [N, K]`: the backbone's answer to one copy."""
+        height, width = copy.shape[2:]
+        try:
+            logits = self.backbone(copy)
+        except RuntimeError as error:
+            if factor == 1:
+                raise
+            raise ShapeError(
+                f"the backbone refused a copy of {height}×{width} pixels (factor {factor:.3g}): "
+                f"{error}. Leave such copies out, in factors and train_factors"
+            ) from error
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(copy):
+            found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ShapeError(f"the backbone must return logits [{len(copy)}, K], got {found}")
+        return logits
 
 
 def _check_factors(name: str, factors: Sequence[float]) -> tuple[float, ...]:
     check_numbers(name, factors)
-    if not factors or not all(0 < factor < math.inf for factor in factors):
-        raise OptionError(f"{name} must be one or more positive numbers, got {factors!r}")
-    return tuple(float(factor) for factor in factors)
+    numbers = tuple(float(factor) for factor in factors)
+    if not all(factor > 0 for factor in numbers) or len(set(numbers)) < len(numbers):
+        raise OptionError(f"{name} must be positive numbers, each once, got {factors!r}")
+    return numbers
+
+
+def _check_blur(blur: object) -> None:
+    if isinstance(blur, bool) or not isinstance(blur, (int, float)) or not 0 <= blur < math.inf:
+        raise OptionError(f"blur must be a number of pixels, at least 0, got {blur!r}")
 
 
 def scale_channels(
@@ -252,12 +278,15 @@ def scale_channels(
     train_factors: Sequence[float] | None = TRAIN_FACTORS,
     pool: ChannelPool = "mixture",
     dropout: float = DROPOUT,
+    interpolation: Interpolation = "bicubic",
+    blur: float = 0.0,
 ) -> ScaleChannels:
     """Wrap a classifier so that it keeps its accuracy when objects change their size.
 
     The defaults suit objects that measure between a quarter and the whole of the image; see
     `ScaleChannels` for what the arguments mean. The wrapped network is trained and used like
-    the original one.
+    the original one, and must take copies of an eighth of the image's sides: for smaller images,
+    or networks that reduce them a lot, leave the smallest of `train_factors` out.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
@@ -265,4 +294,4 @@ def scale_channels(
         >>> robust.eval()(torch.zeros(1, 3, 64, 64)).shape
         torch.Size([1, 8])
     """
-    return ScaleChannels(backbone, factors, train_factors, pool, dropout)
+    return ScaleChannels(backbone, factors, train_factors, pool, dropout, interpolation, blur)

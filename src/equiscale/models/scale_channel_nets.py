@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -60,12 +61,16 @@ class ScaleChannelNet(Classifier):
     ) -> None:
         check_positive(in_channels=in_channels, num_classes=num_classes, kernel_size=kernel_size)
         check_channel_pool(pool)
-        super().__init__(in_channels, num_classes, minimum_size=1)
+        pyramid = ImagePyramid(factors, train_factors, dropout, interpolation, blur)
+        smallest_factor = min(pyramid.factors + pyramid.train_factors)
+        valid_size = math.ceil((2 * kernel_size - 1) / smallest_factor)
+        minimum_size = valid_size if padding == "valid" else 1
+        super().__init__(in_channels, num_classes, minimum_size)
         self.pool: ChannelPool = pool
         self.conv1 = FrugalConv2d(in_channels, CHANNELS[0], kernel_size, padding=padding)
         self.conv2 = FrugalConv2d(*CHANNELS, kernel_size, padding=padding)
         self.head = nn.Linear(CHANNELS[1], num_classes)
-        self.pyramid = ImagePyramid(factors, train_factors, dropout, interpolation, blur)
+        self.pyramid = pyramid
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] ->` maps of every channel, such as `stage2 at 0.5 [N, 32, H/2, W/2]`."""
