@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,12 @@ class Evidence:
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
         self.data = FigureData(runs, PROTOCOL_VERSION)
+
+    @cached_property
+    def runs_without_variants(self) -> Runs:
+        """The runs of models as they are, for figures that would be crowded by ablations."""
+        table = self.runs.table.filter(pl.col("model").is_in(list_models()))
+        return replace(self.runs, table=table)
 
     @cached_property
     def cells(self) -> dict[tuple[str, str, str], dict[str, Any]]:
@@ -434,7 +441,10 @@ def _mean_over(sizes: pl.DataFrame, first: int, last: int) -> float:
 
 def equivariance(evidence: Evidence) -> str:
     """Correlation of equivariance error and accuracy, across models and within them."""
-    errors = evidence.data.errors.filter(pl.col("stage").str.contains("stage2"))
+    errors = evidence.data.errors.filter(
+        pl.col("stage").str.contains("stage2"),
+        pl.col("model").is_in(list_models()),  # not their variants
+    )
     rows = []
     for (dataset, scenario), cell in errors.group_by("dataset", "scenario", maintain_order=True):
         means = cell.group_by("model", maintain_order=True).agg(
