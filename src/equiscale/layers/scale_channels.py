@@ -247,10 +247,10 @@ class ScaleChannels(nn.Module):
         try:
             logits = self.backbone(copy)
         except RuntimeError as error:
-            if factor == 1:
+            if factor >= 1 or isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ShapeError(
-                f"the backbone refused a copy of {height}×{width} pixels (factor {factor:.3g}): "
+                f"the backbone refuses a copy of {height}×{width} pixels (factor {factor:.3g}): "
                 f"{error}. Leave such copies out, in factors and train_factors"
             ) from error
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(copy):

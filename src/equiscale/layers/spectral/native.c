@@ -1,9 +1,9 @@
-/* Steps 2 to 6 of the spectral method for one kernel size, on the CPU.
+/* From the spectra of the kernels' columns (step 2) to pooled maps (step 6), on the CPU.
 
-   The same sums as in mixing.py, synthesis.py and pooling.py, in an order that keeps what is
-   computed in the processor's caches: kernels and products of one frequency, and the parts of a
-   map of a few pixels, are never written to memory. native.py says what the arguments are; it has
-   this file compiled for each type of numbers. */
+   The same sums, for one kernel size, as in mixing.py, synthesis.py and pooling.py, in an order
+   that keeps what is computed in the processor's caches: kernels and products of one frequency,
+   and the parts of a map of a few pixels, are never written to memory. native.py says what the
+   arguments are; it has this file compiled for each type of numbers. */
 
 #include <stddef.h>
 #include <string.h>
@@ -150,9 +150,9 @@ static void mix_channels(size groups, size batch, size depth, size outputs, cons
 
 /* Column frequencies from `first` to `last`: from spectra to rows of the maps. */
 EXPORTED equiscale_mix(size first, size last, size frequencies, size groups, size batch, size depth,
-                   size outputs, size even, size odd, size height, const real *spectrum,
-                   const real *columns, const real *functions, const real *cosine,
-                   const real *sine, real *even_rows, real *odd_rows, real *scratch)
+                       size outputs, size even, size odd, size height, const real *spectrum,
+                       const real *columns, const real *functions, const real *cosine,
+                       const real *sine, real *even_rows, real *odd_rows, real *scratch)
 {
     const size length = 2 * groups * batch * outputs, pitch = length + WIDTH;
     const size kernel = groups * depth * outputs, input = 2 * groups * batch * depth;
@@ -238,8 +238,8 @@ INLINE lanes peak_tile(int across, const Columns *c, size x, const real *panel, 
 
 /* Rows from `first` to `last` of all maps: the maximum of each, where it exceeds `best`. */
 EXPORTED equiscale_peaks(size first, size last, size frequencies, size width, size maps,
-                     const real *cosine, const real *sine, const real *even, const real *odd,
-                     size part, size column, size row, real *best, real *panel)
+                         const real *cosine, const real *sine, const real *even, const real *odd,
+                         size part, size column, size row, real *best, real *panel)
 {
     const Columns c = {frequencies, width, maps, cosine, sine, even, odd, part, column, row};
     for (size y = first; y < last; y++)
@@ -284,9 +284,9 @@ INLINE void challenge_tile(int across, const Columns *c, const Contest *to, size
 
 /* Rows from `first` to `last` of all maps: let their pixels replace what they exceed. */
 EXPORTED equiscale_challenge(size first, size last, size frequencies, size width, size maps,
-                         const real *cosine, const real *sine, const real *even,
-                         const real *odd, size part, size column, size row, real *best,
-                         real *choice, size quadrant, size best_row, real index, real *panel)
+                             const real *cosine, const real *sine, const real *even,
+                             const real *odd, size part, size column, size row, real *best,
+                             real *choice, size quadrant, size best_row, real index, real *panel)
 {
     const Columns c = {frequencies, width, maps, cosine, sine, even, odd, part, column, row};
     const Contest to = {best, choice, quadrant, best_row, index};

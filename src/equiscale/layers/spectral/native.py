@@ -1,4 +1,4 @@
-"""The compiled twin of steps 2 to 6, see `native.c`; PyTorch does the same where it is missing."""
+"""Compiled functions for the middle of the spectral method, see `native.c`."""
 
 from __future__ import annotations
 
