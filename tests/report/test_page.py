@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -53,7 +54,9 @@ def opened(browser: webdriver.Chrome, page: str) -> webdriver.Chrome:
 
 
 def _until(browser: webdriver.Chrome, condition: Callable[[], Any], seconds: float = 30) -> None:
-    WebDriverWait(browser, seconds, poll_frequency=0.1).until(lambda _: condition())
+    reloaded = [StaleElementReferenceException]
+    wait = WebDriverWait(browser, seconds, poll_frequency=0.1, ignored_exceptions=reloaded)
+    wait.until(lambda _: condition())
 
 
 def _text(browser: webdriver.Chrome, selector: str) -> str:
@@ -180,12 +183,10 @@ def test_a_served_page_follows_the_runs(
         thread = threading.Thread(target=serving.serve_forever)
         thread.start()
         try:
-            browser.get(serving.url)
+            browser.get(f"{serving.url}#scenario=mid2rest")
             assert "no finished run" in _text(browser, "body")
             write_records(records[:1], tmp_path)
-            browser.get("about:blank")
-            open_page(browser, f"{serving.url}#scenario=mid2rest")
-            assert "1 run" in _text(browser, ".top")
+            _until(browser, lambda: "1 run" in _text(browser, ".top"))
             write_records(records[1:], tmp_path)
             _until(browser, lambda: "3 runs" in _text(browser, ".top"))
             assert "scenario=mid2rest" in browser.current_url

@@ -17,8 +17,10 @@ from equiscale.report.page import render_page
 LOOK_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
+# A script reloads: a refresh by <meta> of an address with a fragment only jumps to the fragment.
 _WAITING = """<!doctype html><html lang="en"><meta charset="utf-8"><title>equiscale report</title>
-<meta http-equiv="refresh" content="2"><body style="font-family:sans-serif;margin:3em">
+<script>setTimeout(() => location.reload(), 2000);</script>
+<body style="font-family:sans-serif;margin:3em">
 <h1>Nothing to show yet</h1><p>{reason}</p><p>This page looks again every two seconds.</p>"""
 
 
