@@ -99,6 +99,12 @@ def test_a_mixture_is_the_mean_of_probabilities() -> None:
     torch.testing.assert_close(pool_channels(logits, "mixture", kept).exp(), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("pool", ["mixture", "mean", "max", "logsumexp"])
+def test_pooled_logits_have_the_precision_of_the_channels(pool: Any, dtype: torch.dtype) -> None:
+    assert pool_channels(torch.zeros(2, 3, 4, dtype=dtype), pool).dtype == dtype
+
+
 def test_dropout_leaves_one_copy_at_least_and_the_right_number_on_average() -> None:
     pyramid = ImagePyramid(FACTORS, dropout=0.75)
     x = images(1, 4)
@@ -167,7 +173,8 @@ def test_a_backbone_is_a_module() -> None:
         ({"factors": (1.0,), "train_factors": (0.0,)}, "train_factors must be"),
         ({"factors": (1.0,), "pool": "maxx"}, "did you mean 'max'"),
         ({"factors": (1.0,), "dropout": 1.0}, "dropout must be"),
-        ({"factors": (1.0, 1.0)}, "each once"),
+        ({"factors": (1.0, 1.0)}, "differ"),
+        ({"factors": (1.0, 1.0001)}, "differ"),
         ({"factors": (1.0,), "blur": -1.0}, "blur must"),
         ({"factors": (1.0,), "blur": "much"}, "blur must"),
         ({"factors": (1.0,), "interpolation": "cubic"}, "did you mean 'bicubic'"),

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equiscale.core.errors import ShapeError
+from equiscale.core.errors import OptionError, ShapeError
 from equiscale.layers import SConv2d, scaled_conv2d
 from equiscale.layers.disco import DISCO_SCALES, correlated_images, load_raw_basis
 from equiscale.layers.gaussian_derivative import discrete_gaussian, smoothing_matrix
@@ -229,6 +229,12 @@ def map_error(small: Tensor, large: Tensor) -> float:
     side = min(small.shape[-1], large.shape[-1])
     inner = (..., slice(side // 4, side - side // 4), slice(side // 4, side - side // 4))
     return float((small[inner] - large[inner]).square().sum() / small[inner].square().sum())
+
+
+@pytest.mark.parametrize("sampling", [0.0, -1.0, math.nan])
+def test_an_impossible_sampling_is_named(sampling: float) -> None:
+    with pytest.raises(OptionError, match="sampling must be positive"):
+        create_model("gaussian_derivative", in_channels=1, num_classes=10, sampling=sampling)
 
 
 @pytest.mark.parametrize(("sampling", "bound"), [(1.0, 0.15), (2.0, 0.06), (4.0, 0.02)])

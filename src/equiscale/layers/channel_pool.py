@@ -45,7 +45,7 @@ def pool_channels(logits: Tensor, mode: ChannelPool, kept: Tensor | None = None)
     logits = logits.masked_fill(dropped, -math.inf)
     if mode == "max":
         return logits.max(dim=1).values
-    return logits.logsumexp(dim=1) - count.log()
+    return logits.logsumexp(dim=1) - count.log().to(logits.dtype)
 
 
 def check_channel_pool(mode: str) -> None:

@@ -262,8 +262,11 @@ class ScaleChannels(nn.Module):
 def _check_factors(name: str, factors: Sequence[float]) -> tuple[float, ...]:
     check_numbers(name, factors)
     numbers = tuple(float(factor) for factor in factors)
-    if not all(factor > 0 for factor in numbers) or len(set(numbers)) < len(numbers):
-        raise OptionError(f"{name} must be positive numbers, each once, got {factors!r}")
+    different = {f"{factor:.3g}" for factor in numbers}  # as maps of channels are named
+    if not all(factor > 0 for factor in numbers) or len(different) < len(numbers):
+        raise OptionError(
+            f"{name} must be positive numbers that differ in three digits, got {factors!r}"
+        )
     return numbers
 
 

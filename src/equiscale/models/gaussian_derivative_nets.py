@@ -153,7 +153,7 @@ def sampling_grids(sigmas: Sequence[float], sampling: float) -> list[int]:
         >>> sampling_grids([1.0, 2.0, 4.5], sampling=1.0)
         [1, 1, 2, 4]
     """
-    if sampling <= 0:
+    if not sampling > 0:
         raise OptionError(f"sampling must be positive, got {sampling}")
     steps = [1]
     for sigma in sigmas:
