@@ -25,21 +25,27 @@ def spectral_conv(
     return_indices: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """`[N, C, H, W] -> [N, O, (S,) H', W']`, or `[N, O]`; equal to `direct_conv` up to rounding."""
-    down, across = geometry.stride
-    whole_maps_compete = pool not in (None, "pixel") and geometry.stride != (1, 1)
+    strided = geometry.stride != (1, 1)
+    whole_maps_compete = strided and pool not in (None, "pixel")
     fused = None if whole_maps_compete else pool
     x, settings = _prepare(x, geometry, interpolation, groups, fused)
     track = fused is not None and (return_indices or _is_trained(x, weight, bias))
     values, choice = spectral_operator(x, weight, bias, settings, track)
     if fused == "global":
         return values, choice // math.prod(geometry.full_size) if return_indices else None
-    values = values[..., ::down, ::across]
+    if strided:
+        values = _every(geometry.stride, values)
     if whole_maps_compete:
         assert pool is not None
         values, choice = scale_pool(values, pool, return_indices=True, areas=geometry.areas())
-    elif pool == "pixel" and track:
-        choice = choice[..., ::down, ::across]
+    elif strided and pool == "pixel" and track:
+        choice = _every(geometry.stride, choice)
     return values, choice.long() if return_indices else None
+
+
+def _every(stride: tuple[int, int], maps: Tensor) -> Tensor:
+    down, across = stride
+    return maps[..., ::down, ::across]
 
 
 def _is_trained(*tensors: Tensor | None) -> bool:
