@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from equiscale.core.spec import Scenario
 from equiscale.report.style import scenario_label, style_models
-from results.tables import TRANSFER, Evidence
+from results.evidence import TRANSFER, Evidence
 
 MODELS = ("standard", "pixel_pool", "scale_channels")
 STYLE: dict[Any, Any] = {"svg.hashsalt": "equiscale", "svg.fonttype": "path", "font.size": 9}

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,40 @@ from equiscale.results.key import PROTOCOL_VERSION
 from equiscale.results.record import RunRecord
 from equiscale.results.store import RunStore
 from equiscale.results.table import record_row, write_table
+from results.evidence import Evidence
 from results.pictures import draw_headline
-from results.tables import BLOCKS, Evidence
+from results.tables import BLOCKS
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "results" / "runs"
-PAGES = (
-    ROOT / "README.md",
-    *(
-        ROOT / "docs" / f"{name}.md"
-        for name in ("results", "models", "scale-channels", "fast-layer")
+PAGES = {
+    "README.md": ("results",),
+    "docs/results.md": (
+        "results",
+        "published",
+        "others",
+        "winners",
+        "directions",
+        "ends",
+        "equivariance",
+        "slice-selection",
+        "pixel-selection",
+        "epochs",
     ),
-)
+    "docs/models.md": ("costs",),
+    "docs/scale-channels.md": (
+        "transfer",
+        "channel-pooling",
+        "ablations",
+        "stopping",
+        "channels-alone",
+        "confusions",
+    ),
+    "docs/fast-layer.md": ("layer-cost", "layer-choices"),
+    "docs/running.md": ("whole-paper",),
+}
+"""Tables of each page, in their order."""
+
 PICTURES = ROOT / "docs" / "images" / "results"
 FIGURES = (
     "suppl1-accuracy",
@@ -51,13 +74,17 @@ WEIGHTS = ROOT / "src" / "equiscale" / "models" / "weights"
 SHIPPED = (*MAIN_MODELS, "scale_channels")
 
 
-def fill(text: str, evidence: Evidence) -> str:
-    """Return a page with its marked tables written anew."""
-
-    def block(found: re.Match[str]) -> str:
-        return f"{found[1]}{BLOCKS[found[2]](evidence)}{found[3]}"
-
-    return re.sub(r"(<!-- begin: (\S+) -->\n).*?(<!-- end: \2 -->)", block, text, flags=re.DOTALL)
+def fill(text: str, names: Sequence[str], evidence: Evidence) -> str:
+    """Return a page with its marked tables, these and no others, written anew."""
+    found = re.findall(r"<!--\s*(?:begin|end)\s*:.*?-->", text)
+    expected = [f"<!-- {kind}: {name} -->" for name in names for kind in ("begin", "end")]
+    if found != expected:
+        raise ValueError(f"the page has the marks {found}, expected are {expected}")
+    for name in names:
+        start, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"
+        before, _, rest = text.partition(start)
+        text = f"{before}{start}{BLOCKS[name](evidence)}{end}{rest.partition(end)[2]}"
+    return text
 
 
 def choose_weights(store: RunStore) -> Iterator[tuple[str, RunRecord]]:
@@ -126,6 +153,14 @@ _KEPT = re.compile(
 )
 
 
+def write_pictures(evidence: Evidence, directory: Path) -> None:
+    """Write the figures of the pages, and the values that they show."""
+    draw_headline(evidence, directory / "accuracy-per-size.svg")
+    runs = evidence.runs_without_variants
+    for name, outcome in write_figures(runs, directory, FIGURES, ("svg",)).items():
+        print(f"{name}: {outcome}")
+
+
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
@@ -135,18 +170,20 @@ def _write(path: Path, content: bytes) -> None:
 def main() -> None:
     """Write everything that follows from the runs."""
     store, evidence = RunStore(RUNS), Evidence(read_runs(RUNS))
+    if evidence.runs.problems or store.quarantined():
+        raise SystemExit(
+            f"damaged records, nothing was published; bring them back into {RUNS / 'done'} and "
+            f"empty {RUNS / 'quarantine'}: {evidence.runs.problems or store.quarantined()}"
+        )
     rows = collected_rows(store)
     write_table(rows, ROOT / "results" / "runs.csv")
     write_our_runs(rows, OUR_TABLE)
-    write_page(evidence.runs, ROOT / "results" / "report.html")
+    write_page(replace(evidence.runs, others={}), ROOT / "results" / "report.html")
     write_weights(store)
-    for page in PAGES:
-        _write(page, fill(page.read_text(encoding="utf-8"), evidence).encode())
-    draw_headline(evidence, PICTURES / "accuracy-per-size.svg")
-    for name, outcome in write_figures(
-        evidence.runs_without_variants, PICTURES, FIGURES, ("svg",)
-    ).items():
-        print(f"{name}: {outcome}")
+    for page, names in PAGES.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        _write(ROOT / page, fill(text, names, evidence).encode())
+    write_pictures(evidence, PICTURES)
     print(f"{len(evidence.runs.table)} runs published")
 
 

@@ -4,120 +4,34 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from equiscale.analysis.comparison import compare_published, published_accuracy
-from equiscale.analysis.runs import Runs
-from equiscale.analysis.statistics import pearson
-from equiscale.analysis.summaries import (
-    channel_correlations,
-    count_strong,
-    reported_runs,
-    summarize_accuracy,
-)
+from equiscale.analysis.summaries import reported_runs, summarize_accuracy
 from equiscale.core.spec import Scenario
 from equiscale.data.catalog import CARDS
 from equiscale.models.base import list_models, model_card
-from equiscale.report.figure_data import FigureData, NothingToDrawError
-from equiscale.report.figures import MAIN_MODELS
-from equiscale.report.plots import EQUIVARIANCE_MODELS
 from equiscale.report.style import order_datasets
-from equiscale.results.key import PROTOCOL_VERSION, protocol_changes
-from equiscale.results.record import RunRecord
-from equiscale.results.store import RunStore
+from equiscale.results.key import protocol_changes
+from results import claims
+from results.evidence import (
+    FEWEST,
+    NONE,
+    TRANSFER,
+    Evidence,
+    correlation,
+    markdown_table,
+    measured,
+    percent,
+    published_nine,
+    ratio,
+)
 
-ROOT = Path(__file__).parents[1]
-TRANSFER = (Scenario.SMALL_TO_LARGE, Scenario.MID_TO_REST, Scenario.LARGE_TO_SMALL)
-NONE = "–"
 CONFUSED = (("mnist", Scenario.SMALL_TO_LARGE), ("emoji", Scenario.LARGE_TO_SMALL))
-FEWEST = 4  # points that a correlation is worth computing from
-CORNER = 6  # pixels on either side that count as the border of a map
-
-
-class Evidence:
-    """Our runs, and what follows from them.
-
-    Args:
-        runs: What `results/runs` holds.
-    """
-
-    def __init__(self, runs: Runs) -> None:
-        self.runs = runs
-        self.data = FigureData(runs, PROTOCOL_VERSION)
-
-    @cached_property
-    def runs_without_variants(self) -> Runs:
-        """The runs of models as they are, for figures that would be crowded by ablations."""
-        table = self.runs.table.filter(pl.col("model").is_in(list_models()))
-        return replace(self.runs, table=table)
-
-    @cached_property
-    def cells(self) -> dict[tuple[str, str, str], dict[str, Any]]:
-        """Cells of the paper's protocol by dataset, scenario and model."""
-        names = ("dataset", "scenario", "model")
-        rows = self.data.cells.iter_rows(named=True)
-        return {tuple(row[name] for name in names): row for row in rows}
-
-    @cached_property
-    def changed_cells(self) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
-        """Cells of emoji that depart from the paper's protocol, by model and changes, scenario."""
-        cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-        for row in summarize_accuracy(reported_runs(self.runs.table)).iter_rows(named=True):
-            changes = protocol_changes(row["protocol"])
-            if changes and row["dataset"] == "emoji":
-                cells.setdefault((row["model"], changes), {})[row["scenario"]] = row
-        return cells
-
-    def records(self, model: str, dataset: str, scenario: Scenario) -> list[RunRecord]:
-        """Return the records of a cell, with the model as it is, by their seeds."""
-        wanted = model, dataset, scenario
-        found = (
-            record
-            for record in RunStore(ROOT / "results" / "runs").load_all()
-            if (record.key.model, record.key.dataset, record.key.scenario) == wanted
-            and not record.key.model_options
-        )
-        return sorted(found, key=lambda record: record.key.seed)
-
-    @cached_property
-    def costs(self) -> dict[str, dict[str, Any]]:
-        """Measured cost of each model, from `benchmarks/models.py`."""
-        return {row["model"]: row for row in measured("models")}
-
-    def mean(self, dataset: str, scenario: Scenario, model: str) -> float | None:
-        """Return the mean accuracy of a cell, if it was run."""
-        cell = self.cells.get((dataset, scenario.value, model))
-        return None if cell is None else cell["mean"]
-
-    def sizes(self, dataset: str, scenario: Scenario, model: str) -> pl.DataFrame:
-        """Return the accuracy at each object size."""
-        wanted = {"dataset": dataset, "scenario": scenario.value, "model": model}
-        return self.data.sizes.filter(pl.col(name) == value for name, value in wanted.items())
-
-
-def measured(benchmark: str) -> list[dict[str, Any]]:
-    """Return the rows that a script of `benchmarks/` has written."""
-    path = ROOT / "benchmarks" / "results" / f"{benchmark}.json"
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
-    return rows
-
-
-def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table in Markdown."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    """Return an accuracy in per cent, or a dash."""
-    return NONE if value is None else f"{100 * value:.{digits}f}"
 
 
 def models(evidence: Evidence) -> str:
@@ -129,16 +43,20 @@ def models(evidence: Evidence) -> str:
             rows.append((name, "", cells))
     for (name, changes), found in evidence.changed_cells.items():
         rows.append((name, changes, [found.get(scenario.value) for scenario in TRANSFER]))
-    rows.sort(key=lambda row: -np.mean([cell["mean"] for cell in row[2] if cell]))
+    rows.sort(key=lambda row: (row[2].count(None), -_mean_of_cells(row[2])))
     headings = ["model", "parameters", *(s.value for s in TRANSFER), "training step", "inference"]
     best = ["*best published mean*", NONE, *_best_published("emoji"), NONE, NONE]
     return markdown_table(headings, [*(_model_row(evidence, *row) for row in rows), best])
 
 
+def _mean_of_cells(cells: Sequence[Any]) -> float:
+    return float(np.mean([cell["mean"] for cell in cells if cell]))
+
+
 def _model_row(evidence: Evidence, name: str, changes: str, cells: Sequence[Any]) -> list[str]:
     cost = evidence.costs.get(name, {})
     accuracies = [NONE if cell is None else _with_seeds(cell) for cell in cells]
-    ratios = [_ratio(cost.get(key)) for key in ("training_step_ratio", "inference_ratio")]
+    ratios = [ratio(cost.get(key)) for key in ("training_step_ratio", "inference_ratio")]
     label = f"`{name}`, {changes}" if changes else f"`{name}`"
     return [label, f"{model_card(name).count_parameters():,}", *accuracies, *ratios]
 
@@ -148,37 +66,32 @@ def _with_seeds(cell: Mapping[str, Any]) -> str:
     return f"{percent(cell['mean'])}{spread} ({cell['runs']})"
 
 
-def _ratio(value: float | None) -> str:
-    return NONE if value is None else f"{value:.2g}" if value < 100 else f"{value:.0f}"
-
-
 def _best_published(dataset: str) -> list[str]:
     best = []
     for scenario in TRANSFER:
-        best.append(f"*{percent(_published_nine(dataset, scenario)['mean'][0])}*")
+        best.append(f"*{percent(published_nine(dataset, scenario)['mean'][0])}*")
     return best
-
-
-def _published_nine(dataset: str, scenario: Scenario) -> pl.DataFrame:
-    """Return the published cells of the paper's nine models, the best first."""
-    cells = published_accuracy().filter(dataset=dataset, scenario=scenario.value)
-    return cells.filter(pl.col("model").is_in(MAIN_MODELS)).sort("mean", descending=True)
 
 
 def published(evidence: Evidence) -> str:
     """Every cell that is published and that we ran, of the paper's protocol."""
-    compared = compare_published(evidence.data.cells)
+    compared = compare_published(evidence.data.cells).filter("same_rate")
     rows = []
     for row in compared.iter_rows(named=True):
         deviation = row["difference"] / row["published_std"]
         theirs = f"{percent(row['published'])} ± {percent(row['published_std'])}"
         within = "yes" if row["near"] else "**no**"
         cell = [row["dataset"], row["scenario"], f"`{row['model']}`", row["runs"]]
-        rows.append([*cell, percent(row["mean"]), theirs, f"{deviation:+.1f}", within])
-    near = compared["near"].sum()
+        shown = percent(row["mean"]), theirs, f"{deviation:+.1f}", within
+        rows.append([*cell, *shown, f"{row['near_runs']} of {row['runs']}"])
     headings = ["dataset", "scenario", "model", "our seeds", "ours", "published mean ± sd"]
-    table = markdown_table([*headings, "difference in sd", "within 2 sd"], rows)
-    return f"{table}\n{near} of {len(rows)} cells lie within two published standard deviations.\n"
+    table = markdown_table([*headings, "difference in sd", "within 2 sd", "single runs"], rows)
+    cells, runs = (compared[name].sum() for name in ("near", "near_runs"))
+    verdict = (
+        f"The means of {cells} of {len(rows)} cells and {runs} of {compared['runs'].sum()} single "
+        "runs lie within two published standard deviations of the published mean."
+    )
+    return f"{table}\n{verdict}\n"
 
 
 def others(evidence: Evidence) -> str:
@@ -209,7 +122,7 @@ def transfer(evidence: Evidence) -> str:
             cell = evidence.cells.get((dataset, scenario.value, "scale_channels"))
             if cell is not None:
                 each = ", ".join(percent(value) for value in cell["accuracies"])
-                nine = _published_nine(dataset, scenario)
+                nine = published_nine(dataset, scenario)
                 best = f"{percent(nine['mean'][0])}, `{nine['model'][0]}`" if len(nine) else NONE
                 bound = NONE if everywhere is None else percent(everywhere["mean"])
                 plain = percent(evidence.mean(dataset, scenario, "standard"))
@@ -246,7 +159,7 @@ def stopping(evidence: Evidence) -> str:
         if len(own) >= FEWEST:
             best, valid = (sorted(own[name]) for name in ("best_epoch", "valid_accuracy"))
             span = f"{best[0]}–{best[-1]}", f"{percent(valid[0])}–{percent(valid[-1])}"
-            rows.append([scenario.value, *span, _correlation(own, "best_epoch")])
+            rows.append([scenario.value, *span, correlation(own, "best_epoch")])
     headings = ["scenario", "best epoch", "validation", "r of best epoch and accuracy"]
     return markdown_table(headings, rows)
 
@@ -331,9 +244,9 @@ def costs(evidence: Evidence) -> str:
     rows = [
         [
             f"`{name}`",
-            _ratio(row["training_step_ratio"]),
+            ratio(row["training_step_ratio"]),
             NONE if row["target"] is None else f"{row['target']:g}",
-            _ratio(row["inference_ratio"]),
+            ratio(row["inference_ratio"]),
             f"{row['peak_memory_mb']:.0f}",
             f"{row['forward_gflop']:.1f}",
         ]
@@ -382,138 +295,64 @@ def layer_choices(evidence: Evidence) -> str:
     return markdown_table(["layer", "input", "spectral / direct", "auto / the better"], rows)
 
 
+STEPS = 214_380
+"""Training steps of 16 images per epoch of all runs of one model that the paper reports."""
+
+EMOJI_STEPS = 36
+"""Those of an epoch of emoji, all2all excepted: 36 icons at 16 sizes."""
+
+EPOCHS, BESIDE_TRAINING = 40, 1.3
+"""Assumed: epochs of a run, and what validation and test add to the time of training."""
+
+
+def whole_paper(evidence: Evidence) -> str:
+    """What all runs of the paper cost on CPU cores."""
+    own = evidence.runs.table.filter(
+        pl.col("model") == "standard", pl.col("dataset") == "emoji", pl.col("scenario") != "all2all"
+    )
+    standard = float(own["median_train_seconds"].min()) / EMOJI_STEPS  # type: ignore[arg-type]
+    days = {
+        name: evidence.costs[name]["training_step_ratio"]
+        * standard
+        * (STEPS * EPOCHS * BESIDE_TRAINING / 86_400)
+        for name in list_models("paper")
+    }
+    rows = [
+        [f"`{name}`", ratio(evidence.costs[name]["training_step_ratio"]), f"{value:.0f}"]
+        for name, value in days.items()
+    ]
+    table = markdown_table(["model", "one step, to `standard`", "all its runs, core-days"], rows)
+    total = sum(days.values())
+    verdict = (
+        f"With a step of `standard` at {standard:.2f} seconds, its fastest run here, that makes "
+        f"{total:.0f} core-days: {total / 64:.1f} days on 64 cores, {24 * total / 1000:.0f} hours "
+        f"on 1,000. `conv3d` alone is {days['conv3d']:.0f} of them."
+    )
+    return f"{table}\n{verdict}\n"
+
+
 def _listed(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def epochs(evidence: Evidence) -> str:
-    """Time of a training epoch over that of standard, ours beside the paper's Table 2."""
+    """Time of an epoch over that of standard, ours beside the paper's Table 2."""
     costs = evidence.data.costs.filter(pl.col("epoch_ratio").is_not_null())
     timed = {(row["dataset"], row["model"]): row for row in costs.iter_rows(named=True)}
     rows = []
     for dataset in order_datasets(costs["dataset"].to_list()):
         for row in (timed[dataset, m] for m in list_models() if (dataset, m) in timed):
-            ratios = (_ratio(row["epoch_ratio"]), _ratio(row["published_ratio"]))
-            rows.append([dataset, f"`{row['model']}`", *ratios])
-    return markdown_table(["dataset", "model", "ours", "published"], rows)
-
-
-def winners(evidence: Evidence) -> str:
-    """The best of the paper's nine in every cell in which all nine were run."""
-    rows = []
-    for dataset in evidence.data.datasets:
-        for scenario in Scenario:
-            means = {m: evidence.mean(dataset, scenario, m) for m in MAIN_MODELS}
-            if all(mean is not None for mean in means.values()):
-                best, second = sorted(means, key=lambda m: -(means[m] or 0))[:2]
-                nine = _published_nine(dataset, scenario)
-                theirs = f"`{nine['model'][0]}`" if len(nine) else NONE
-                shown = [f"`{m}` {percent(means[m])}" for m in (best, second)]
-                rows.append([dataset, scenario.value, *shown, theirs])
-    table = markdown_table(["dataset", "scenario", "best", "second", "best as published"], rows)
-    different = len({row[2].partition(" ")[0] for row in rows})
-    return f"{table}\nCells: {len(rows)}; models that are best in one of them: {different}.\n"
-
-
-def directions(evidence: Evidence) -> str:
-    """Accuracy of mid2rest below and above the trained sizes."""
-    rows: list[list[str]] = []
-    papers: list[str] = []
-    for dataset in evidence.data.datasets:
-        for model in list_models():
-            sizes = evidence.sizes(dataset, Scenario.MID_TO_REST, model)
-            if len(sizes):
-                thirds = [_mean_over(sizes, *span) for span in ((17, 32), (33, 48), (49, 64))]
-                lower = "smaller" if thirds[0] < thirds[2] else "larger"
-                rows.append([dataset, f"`{model}`", *map(percent, thirds), lower])
-                papers += [lower] if model in list_models("paper") else []
-    headings = ["dataset", "model", "17–32", "33–48 (trained)", "49–64", "loses more towards"]
-    own, every = (
-        f"{some.count('smaller')} of {len(some)}" for some in (papers, [row[-1] for row in rows])
+            names = ("train_ratio", "epoch_ratio", "published_ratio")
+            rows.append([dataset, f"`{row['model']}`", *(ratio(row[name]) for name in names)])
+    table = markdown_table(["dataset", "model", "training", "with validation", "published"], rows)
+    times = evidence.runs.table.filter(
+        pl.col("model") == "standard", pl.col("dataset") == "emoji", pl.col("scenario") != "all2all"
+    )["median_epoch_seconds"].sort()
+    remark = (
+        f"In {len(times)} runs of `standard` on emoji the median epoch took {times[0]:.1f} to "
+        f"{times[-1]:.1f} seconds."
     )
-    verdict = f"{own} cells of the paper's models lose more towards smaller sizes, {every} in all."
-    return f"{markdown_table(headings, rows)}\n{verdict}\n"
-
-
-def _mean_over(sizes: pl.DataFrame, first: int, last: int) -> float:
-    return float(sizes.filter(pl.col("object_size").is_between(first, last))["mean"].mean())  # type: ignore[arg-type]
-
-
-def equivariance(evidence: Evidence) -> str:
-    """Correlation of equivariance error and accuracy, across models and within them."""
-    errors = evidence.data.errors.filter(
-        pl.col("stage").str.contains("stage2"),
-        pl.col("model").is_in(list_models()),  # not their variants
-    )
-    rows = []
-    for (dataset, scenario), cell in errors.group_by("dataset", "scenario", maintain_order=True):
-        means = cell.group_by("model", maintain_order=True).agg(
-            pl.col("error", "test_accuracy").mean()
-        )
-        papers = means.filter(pl.col("model").is_in(EQUIVARIANCE_MODELS))
-        centred = cell.with_columns(
-            pl.col(name) - pl.col(name).mean().over("model") for name in ("error", "test_accuracy")
-        ).filter(pl.col("seed").count().over("model") > 1)
-        if len(means) >= FEWEST:
-            kinds = (papers, means, centred)
-            rows.append([dataset, scenario, *(_correlation(kind, "error") for kind in kinds)])
-    headings = [
-        "dataset",
-        "scenario",
-        "across the paper's five",
-        "across all",
-        "within, over seeds",
-    ]
-    return markdown_table(headings, rows)
-
-
-def _correlation(frame: pl.DataFrame, cause: str) -> str:
-    """Return r of a column and the accuracy, its interval and the number of points."""
-    if len(frame) < FEWEST:
-        return "too few"
-    found = pearson(frame[cause].to_list(), frame["test_accuracy"].to_list())
-    low, high = found.interval.low, found.interval.high
-    between = "" if low is None else f" [{low:.2f}, {high:.2f}]"
-    return f"{found.r:.2f}{between} ({len(frame)})"
-
-
-def slice_selection(evidence: Evidence) -> str:
-    """How the kernel size that slice pooling chooses follows the object's size."""
-    try:
-        selection = evidence.data.selection("slice")
-    except NothingToDrawError:
-        return "No run of `slice_pool` yet.\n"
-    rows = []
-    for layer in selection.pools:
-        chosen = selection.chosen[layer]
-        strong = [
-            count_strong(channel_correlations(selection, layer, item))
-            for item in range(chosen.shape[1])
-        ]
-        above, example = np.mean(strong), strong[selection.example]
-        channels, largest = chosen.shape[2], int(chosen.max())
-        rows.append([layer, channels, f"{above:.1f}", example, int(np.median(chosen)), largest])
-    headings = ["layer", "channels", "with r > 0.9, mean over test objects", "for the example"]
-    cell = " ".join(selection.cell[1:])
-    table = markdown_table([*headings, "median kernel", "largest kernel"], rows)
-    return f"{cell}, seed {selection.seed}:\n\n{table}"
-
-
-def pixel_selection(evidence: Evidence) -> str:
-    """Kernel sizes that pixel pooling chooses at the centre and at the border of the map."""
-    rows = []
-    for selection in evidence.runs.selections:
-        if selection.cell[1:3] == ("emoji", "mid2rest") and selection.maps:
-            for layer, maps in selection.maps.items():
-                per_pixel = maps.astype(float).mean(axis=(0, 1))
-                inner = per_pixel[CORNER:-CORNER, CORNER:-CORNER]
-                border = (per_pixel.sum() - inner.sum()) / (per_pixel.size - inner.size)
-                third = len(per_pixel) // 3
-                centre = per_pixel[third:-third, third:-third].mean()
-                row = [f"`{selection.cell[3]}`", layer, f"{centre:.1f}", f"{border:.1f}"]
-                rows.append([*row, f"{centre / border:.2f}"])
-    headings = ["model", "layer", "centre (inner third)", f"border ({CORNER} pixels)", "ratio"]
-    return markdown_table(headings, sorted(rows))
+    return f"{table}\n{remark}\n"
 
 
 BLOCKS = {
@@ -530,10 +369,12 @@ BLOCKS = {
     "layer-cost": layer_cost,
     "layer-choices": layer_choices,
     "epochs": epochs,
-    "winners": winners,
-    "directions": directions,
-    "equivariance": equivariance,
-    "slice-selection": slice_selection,
-    "pixel-selection": pixel_selection,
+    "whole-paper": whole_paper,
+    "winners": claims.winners,
+    "directions": claims.directions,
+    "ends": claims.ends,
+    "equivariance": claims.equivariance,
+    "slice-selection": claims.slice_selection,
+    "pixel-selection": claims.pixel_selection,
 }
 """Tables by the name that marks their place in the pages."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import csv
+import base64
+import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,12 @@ from equiscale.analysis.runs import read_runs
 from equiscale.core.errors import UnknownNameError
 from equiscale.evaluation.accuracy import predict
 from equiscale.models import weights_card
+from equiscale.report.page_data import page_data
 from equiscale.results.store import RunStore
+from equiscale.results.table import write_table
 from results import publish
-from results.tables import BLOCKS, Evidence
+from results.evidence import Evidence
+from results.tables import BLOCKS
 
 MEGABYTE = 1_000_000
 SIZES = (17, 29, 40, 52, 64)
@@ -26,28 +31,63 @@ def evidence() -> Evidence:
     return Evidence(read_runs(publish.RUNS))
 
 
-@pytest.mark.parametrize("page", publish.PAGES, ids=lambda page: page.name)
-def test_tables_of_the_pages_are_those_of_the_records(page: Path, evidence: Evidence) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert publish.fill(text, evidence) == text, "run `make results`"
+@pytest.mark.parametrize("page", publish.PAGES)
+def test_tables_of_the_pages_are_those_of_the_records(page: str, evidence: Evidence) -> None:
+    text = _page(page)
+    assert publish.fill(text, publish.PAGES[page], evidence) == text, "run `make results`"
 
 
 def test_every_table_is_shown_somewhere() -> None:
-    text = "".join(page.read_text(encoding="utf-8") for page in publish.PAGES)
-    assert all(f"<!-- begin: {name} -->" in text for name in BLOCKS)
+    assert {name for names in publish.PAGES.values() for name in names} == set(BLOCKS)
 
 
 def test_a_changed_number_is_noticed(evidence: Evidence) -> None:
-    page = publish.PAGES[0].read_text(encoding="utf-8")
-    marker = "<!-- end: results -->"
-    assert publish.fill(page.replace(marker, f"| 99.9 |\n{marker}"), evidence) == page
+    text, marker = _page("README.md"), "<!-- end: results -->"
+    assert marker in text
+    changed = text.replace(marker, f"| 99.9 |\n{marker}")
+    assert publish.fill(changed, publish.PAGES["README.md"], evidence) == text
 
 
-def test_collected_table_has_every_run() -> None:
-    with Path(publish.ROOT / "results" / "runs.csv").open(encoding="utf-8") as file:
-        found = {row["run_id"]: row["test_accuracy"] for row in csv.DictReader(file)}
-    rows = publish.collected_rows(RunStore(publish.RUNS))
-    assert found == {row["run_id"]: str(row["test_accuracy"]) for row in rows}
+@pytest.mark.parametrize(
+    ("mark", "other"), [("<!-- end: results -->", ""), ("end: results", "end:results")]
+)
+def test_a_mark_that_is_missing_or_misspelt_is_noticed(
+    mark: str, other: str, evidence: Evidence
+) -> None:
+    text = _page("README.md").replace(mark, other)
+    with pytest.raises(ValueError, match="expected are"):
+        publish.fill(text, publish.PAGES["README.md"], evidence)
+
+
+def _page(name: str) -> str:
+    return (publish.ROOT / name).read_text(encoding="utf-8")
+
+
+def test_no_record_is_damaged(evidence: Evidence) -> None:
+    assert evidence.runs.problems == ()
+    assert RunStore(publish.RUNS).quarantined() == []
+
+
+def test_the_collected_table_is_that_of_the_records(tmp_path: Path) -> None:
+    write_table(publish.collected_rows(RunStore(publish.RUNS)), tmp_path / "runs.csv")
+    committed = publish.ROOT / "results" / "runs.csv"
+    assert (tmp_path / "runs.csv").read_text() == committed.read_text(), "run `make results`"
+
+
+def test_the_page_shows_the_runs_of_the_records(evidence: Evidence) -> None:
+    (packed,) = re.findall(r'id="data">([^<]+)<', _page("results/report.html"))
+    shown = json.loads(gzip.decompress(base64.b64decode(packed)))
+    expected = json.loads(json.dumps(page_data(evidence.runs)))
+    assert {**shown, "provenance": None} == {**expected, "provenance": None}, "run `make results`"
+
+
+def test_values_of_the_figures_are_those_of_the_records(evidence: Evidence, tmp_path: Path) -> None:
+    publish.write_pictures(evidence, tmp_path)
+    values = sorted(path.name for path in tmp_path.glob("*.csv"))
+    assert values == sorted(path.name for path in publish.PICTURES.glob("*.csv"))
+    for name in values:
+        committed = (publish.PICTURES / name).read_text()
+        assert (tmp_path / name).read_text() == committed, "run `make results`"
 
 
 def test_runs_that_come_with_the_package_are_those_of_the_records(tmp_path: Path) -> None:

@@ -90,6 +90,15 @@ def test_pearson_agrees_with_scipy(pairs: list[tuple[float, float]]) -> None:
     assert (ours.interval.low, ours.interval.high) == pytest.approx((low, high), abs=1e-5)
 
 
+def test_means_that_were_taken_off_widen_the_interval() -> None:
+    x, y = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0, 2.0, 1.0, 3.0, 5.0, 4.0, 6.0]
+    plain, fewer = pearson(x, y), pearson(x, y, controls=2)
+    assert plain.r == fewer.r
+    widths = [math.atanh(c.interval.high) - math.atanh(c.r) for c in (plain, fewer)]  # type: ignore[arg-type]
+    assert widths[1] / widths[0] == pytest.approx(math.sqrt(4 / 2))
+    assert pearson(x, y, controls=4).interval.low is None
+
+
 def test_a_constant_has_no_correlation() -> None:
     assert pearson([1, 2, 3], [5, 5, 5]).r is None
     r = correlate_columns(np.arange(4.0), np.array([[1, 4, 0], [1, 3, 1], [1, 2, 0], [1, 1, 1.0]]))

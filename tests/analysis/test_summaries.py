@@ -162,6 +162,21 @@ def test_runs_by_another_protocol_are_shown_and_not_judged() -> None:
     assert (compared["inside"], compared["near"], compared["same_protocol"]) == (None, None, False)
 
 
+def test_runs_at_another_learning_rate_are_shown_and_not_judged() -> None:
+    runs = [{"seed": s, "learning_rate": 0.01} for s in (1, 2, 3)]
+    (compared,) = compare_published(summarize_accuracy(table(*runs))).to_dicts()
+    assert (compared["learning_rate"], compared["published_lr"]) == (0.01, 0.001)
+    judged = ("inside", "near", "near_runs")
+    assert [compared[name] for name in judged] == [None, None, None]
+    assert (compared["same_protocol"], compared["same_rate"]) == (True, False)
+
+
+def test_single_runs_are_judged_too() -> None:
+    runs = [{"seed": s, "test_accuracy": value} for s, value in enumerate((0.20, 0.39, 0.58))]
+    (compared,) = compare_published(summarize_accuracy(table(*runs))).to_dicts()
+    assert (compared["near"], compared["near_runs"], compared["runs"]) == (True, 1, 3)
+
+
 def test_every_two_models_are_compared_and_ranked() -> None:
     cells = summarize_accuracy(
         table(*({"seed": s, "model": m} for s in (1, 2) for m in ("standard", "xu", "disco")))

@@ -45,7 +45,7 @@ def test_compare_prints_every_cell_on_one_line(results: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "mid2rest  standard" in line]
     assert "39.11 %" in line
-    assert line.split()[-2:] == ["yes", "yes"]
+    assert line.split()[-5:] == ["yes", "yes", "3", "of", "3"]
     assert "inside: 2 of 2 published means lie in our interval" in done.stdout
     assert "near: 2 of 2 means of ours lie within two published standard" in done.stdout
     assert len((tmp_path / "c.csv").read_text().splitlines()) == 3
@@ -62,6 +62,25 @@ def test_compare_names_what_was_changed_in_the_protocol(tmp_path: Path) -> None:
     assert "39.11 %" in line
     assert "near: 0 of 0 means" in done.stdout
     assert "not judged: 1, trained otherwise than by the paper's protocol" in done.stdout
+
+
+def test_compare_without_published_cells_says_so(tmp_path: Path) -> None:
+    study = Study(scenarios=(Scenario.MID_TO_REST,), models=("riesz",), seeds=(1,))
+    write_records(study.records(), tmp_path / "runs")
+    done = equiscale("compare", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "none of these 1 cells is published; nothing to compare\n"
+
+
+def test_a_damaged_record_is_mentioned_every_time(tmp_path: Path) -> None:
+    study = Study(scenarios=(Scenario.MID_TO_REST,), models=("standard",), seeds=(1, 2))
+    write_records(study.records(), tmp_path / "runs")
+    damaged = min((tmp_path / "runs" / "done").iterdir())
+    (damaged / "record.json").write_text("{}")
+    first, second = (equiscale("compare", cwd=tmp_path) for _ in range(2))
+    assert first.returncode == second.returncode == 0
+    assert damaged.name in first.stderr
+    assert "left out: 1 damaged before, kept in 'runs/quarantine'" in second.stderr
 
 
 def test_figures_says_what_it_wrote_and_what_is_missing(results: Path, tmp_path: Path) -> None:

@@ -46,7 +46,11 @@ def make_record(make_key: MakeKey) -> MakeRecord:
                     timings={"seconds": 1.5},
                 )
             },
-            timings={"epoch_seconds": [2.0, 1.0, 1.5], "run_seconds": 5.0},
+            timings={
+                "epoch_seconds": [2.0, 1.0, 1.5],
+                "train_seconds": [1.5, 0.5, 1.0],
+                "run_seconds": 5.0,
+            },
             environment={"torch": "2.0", "device": "cpu"},
             weights=safetensors.numpy.save({"w": np.ones(3, np.float32)}),
         )

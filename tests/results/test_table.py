@@ -35,6 +35,7 @@ def test_row_says_what_an_epoch_costs(make_record: MakeRecord) -> None:
     row = record_row(make_record())
     assert row["first_epoch_seconds"] == 2.0
     assert row["median_epoch_seconds"] == 1.5
+    assert row["median_train_seconds"] == 1.0
     assert row["run_seconds"] == 5.0
 
 

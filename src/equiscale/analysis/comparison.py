@@ -7,6 +7,7 @@ from importlib import resources
 
 import polars as pl
 
+from equiscale.analysis.runs import CELL
 from equiscale.results.key import PROTOCOL_VERSION
 
 CITATION = "Altstidl et al., Just a Matter of Scale?, arXiv 2211.10288"
@@ -46,7 +47,8 @@ def compare_published(cells: pl.DataFrame) -> pl.DataFrame:
     Columns beside those of a cell: `mean`, `low`, `high`, `runs`, `published`, `difference`
     (ours minus published), `inside` (whether the published mean lies in our interval; null
     without one), `near` (whether our mean lies within two published standard deviations of the
-    published mean) and `same_protocol`; runs by another protocol are not judged, both are null.
+    published mean), `near_runs` (how many of our runs do), `same_protocol` and `same_rate`; runs
+    by another protocol or at another learning rate are not judged, all three are null.
     """
     published = published_accuracy().select(
         pl.col("dataset").alias("dataset_name"),
@@ -55,21 +57,38 @@ def compare_published(cells: pl.DataFrame) -> pl.DataFrame:
         pl.col("mean").alias("published"),
         pl.col("std").alias("published_std"),
         pl.col("runs").alias("published_runs"),
+        pl.col("lr").alias("published_lr"),
     )
     wanted = ("protocol", "dataset", "dataset_name", "scenario", "model", "learning_rate", "runs")
     return (
         cells.filter(pl.col("mean").is_not_null())
-        .select(*wanted, "missing", "mean", "low", "high")
+        .select(*wanted, "missing", "accuracies", "mean", "low", "high")
         .with_columns(pl.col("low", "high").cast(pl.Float64))
         .join(published, on=_JOIN, maintain_order="left")
         .with_columns(
             difference=pl.col("mean") - pl.col("published"),
             inside=pl.col("published").is_between(pl.col("low"), pl.col("high")),
-            near=(pl.col("mean") - pl.col("published")).abs() <= 2 * pl.col("published_std"),
+            near=_is_near(pl.col("mean")),
             same_protocol=pl.col("protocol") == PROTOCOL_VERSION,
+            same_rate=pl.col("learning_rate") == pl.col("published_lr"),
         )
-        .with_columns(pl.when("same_protocol").then(pl.col("inside", "near")))
+        .join(_count_near_runs(cells, published), on=CELL, maintain_order="left")
+        .with_columns(
+            pl.when(pl.col("same_protocol") & pl.col("same_rate")).then(
+                pl.col("inside", "near", "near_runs")
+            )
+        )
     )
+
+
+def _is_near(accuracy: pl.Expr) -> pl.Expr:
+    return (accuracy - pl.col("published")).abs() <= 2 * pl.col("published_std")
+
+
+def _count_near_runs(cells: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
+    runs = cells.select(*CELL, "dataset_name", "accuracies").explode("accuracies")
+    joined = runs.join(published, on=_JOIN)
+    return joined.group_by(CELL).agg(near_runs=_is_near(pl.col("accuracies")).sum())
 
 
 def compare_costs(costs: pl.DataFrame) -> pl.DataFrame:

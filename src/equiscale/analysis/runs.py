@@ -161,7 +161,7 @@ class RunsReader:
         kind = replace(record.key, seed=0).run_id
         known = self._selections.get(kind)
         if known is None or record.key.seed < known.seed:
-            selection = _selection(record)
+            selection = read_selection(record)
             if selection is not None:
                 self._selections[kind] = selection
 
@@ -263,7 +263,8 @@ def _read_frame(path: Path) -> pl.DataFrame:
     return table.with_columns(pl.col(empty).cast(pl.Float64))
 
 
-def _selection(record: RunRecord) -> Selection | None:
+def read_selection(record: RunRecord) -> Selection | None:
+    """Return the scale selection of a run, its cell not yet named; None if it has none."""
     measurement = record.measurements.get("scale_selection")
     if measurement is None:
         return None

@@ -182,8 +182,20 @@ class Correlation:
     count: int
 
 
-def pearson(x: Sequence[float], y: Sequence[float], confidence: float = CONFIDENCE) -> Correlation:
+def pearson(
+    x: Sequence[float],
+    y: Sequence[float],
+    confidence: float = CONFIDENCE,
+    controls: int = 0,
+) -> Correlation:
     """Return Pearson's r with its interval by Fisher's transformation.
+
+    Args:
+        x: One value per pair.
+        y: The other.
+        confidence: Of the interval.
+        controls: How many quantities were taken off the values before, beside their common mean:
+            the means of g groups are g - 1. Each widens the interval as a pair less does.
 
     Example:
         >>> pearson([1, 2, 3, 4], [2, 4, 6, 8]).r
@@ -196,11 +208,11 @@ def pearson(x: Sequence[float], y: Sequence[float], confidence: float = CONFIDEN
     if not math.isfinite(r):
         return Correlation(None, NO_INTERVAL, count)
     r = round(r, 12)
-    if count < 4:
+    if count - controls < 4:
         return Correlation(r, NO_INTERVAL, count)
     if abs(r) >= 1:
         return Correlation(r, Interval(r, r), count)
-    width = float(stats.norm.ppf((1 + confidence) / 2)) / math.sqrt(count - 3)
+    width = float(stats.norm.ppf((1 + confidence) / 2)) / math.sqrt(count - controls - 3)
     centre = math.atanh(r)
     return Correlation(r, Interval(math.tanh(centre - width), math.tanh(centre + width)), count)
 

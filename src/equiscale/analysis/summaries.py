@@ -168,12 +168,14 @@ def _mean_error(run: dict[str, Any], columns: Iterable[re.Match[str]]) -> tuple[
 def summarize_costs(runs: pl.DataFrame) -> pl.DataFrame:
     """Return seconds per epoch and image, memory and operations per protocol, dataset and model.
 
-    `epoch_ratio` is the time of an epoch divided by that of `standard`, null without one.
+    An epoch contains the pass over the validation images, `train_seconds` does not. `epoch_ratio`
+    and `train_ratio` are these times divided by those of `standard`, null without one.
     """
     wanted = {
         "median_epoch_seconds": "epoch_seconds",
         "first_epoch_seconds": "first_epoch_seconds",
         "last_epoch_seconds": "last_epoch_seconds",
+        "median_train_seconds": "train_seconds",
         "cost.inference_seconds": "inference_seconds",
         "cost.peak_memory_bytes": "peak_memory_bytes",
         "cost.operations_by_formula": "operations_by_formula",
@@ -188,17 +190,22 @@ def summarize_costs(runs: pl.DataFrame) -> pl.DataFrame:
         .otherwise(pl.col(name))
         .alias(name)
         for name in present
-        if name.endswith("epoch_seconds")
+        if name.endswith(("epoch_seconds", "train_seconds"))
     )
     columns = [pl.col(name).cast(pl.Float64).median().alias(v) for name, v in present.items()]
     keys = ("protocol", "dataset", "dataset_name", "model", "model_name")
     costs = comparable.group_by(*keys, maintain_order=True).agg(*columns, runs=pl.len())
     absent = [label for name, label in wanted.items() if name not in present]
     costs = costs.with_columns(pl.lit(None, pl.Float64).alias(name) for name in absent)
-    standard = pl.col("epoch_seconds").filter(pl.col("model") == "standard").first()
     return costs.with_columns(
-        epoch_ratio=pl.col("epoch_seconds") / standard.over("protocol", "dataset")
+        epoch_ratio=_ratio_to_standard("epoch_seconds"),
+        train_ratio=_ratio_to_standard("train_seconds"),
     )
+
+
+def _ratio_to_standard(name: str) -> pl.Expr:
+    standard = pl.col(name).filter(pl.col("model") == "standard").first()
+    return pl.col(name) / standard.over("protocol", "dataset")
 
 
 def rank_cells(cells: pl.DataFrame, protocol: str) -> Ranking | None:

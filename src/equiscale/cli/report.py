@@ -85,11 +85,14 @@ def compare(
         raise OptionError(f"{str(out)!r} must end in .csv")
     cells = summarize_accuracy(reported_runs(_read(results, models).table))
     compared = compare_published(cells)
+    if compared.is_empty():
+        typer.echo(f"none of these {len(cells)} cells is published; nothing to compare")
+        return
     if out is not None:
         from equiscale.core.files import atomic_write
 
         with atomic_write(out) as file:
-            file.write(compared.drop("missing").write_csv().encode())
+            file.write(compared.drop("missing", "accuracies").write_csv().encode())
     console, shown = Console(), _comparison_table(compared.to_dicts())
     needed = console.measure(shown, options=console.options.update_width(_ANY_WIDTH)).maximum
     console.width = max(console.width, needed)  # a narrower terminal wraps lines, nothing is cut
@@ -100,7 +103,8 @@ def compare(
 
 def _comparison_table(rows: list[dict[str, object]]) -> Table:
     headings = ("dataset", "scenario", "model", "seeds", "ours", "95 % interval", "published")
-    table = Table(*headings, "difference", "inside", "near", box=None, pad_edge=False)
+    judged = ("difference", "inside", "near", "runs near")
+    table = Table(*headings, *judged, box=None, pad_edge=False)
     for index, column in enumerate(table.columns):
         column.justify, column.no_wrap = "right" if index > 2 else "left", True
     for row in rows:
@@ -115,6 +119,7 @@ def _comparison_table(rows: list[dict[str, object]]) -> Table:
             f"{100 * float(str(row['difference'])):+.2f}",
             _yes_or_no(row["inside"]),
             _yes_or_no(row["near"]),
+            "–" if row["near_runs"] is None else f"{row['near_runs']} of {row['runs']}",
         )
     return table
 
@@ -123,8 +128,10 @@ def _name_with_changes(row: dict[str, object]) -> str:
     """Return the model, and what was changed in the paper's protocol."""
     from equiscale.results.key import protocol_changes
 
-    changes = protocol_changes(str(row["protocol"]))
-    return f"{row['model']}, {changes}" if changes else str(row["model"])
+    changes = [protocol_changes(str(row["protocol"]))]
+    if not row["same_rate"]:
+        changes.append(f"lr {row['learning_rate']:g} (published: {row['published_lr']:g})")
+    return ", ".join([str(row["model"]), *filter(None, changes)])
 
 
 def _yes_or_no(value: object) -> str:
@@ -141,13 +148,18 @@ def _print_remarks(console: Console, rows: list[dict[str, object]], cells: int) 
     for remark in (
         f"inside: {_share(rows, 'inside')} published means lie in our interval",
         f"near: {_share(rows, 'near')} means of ours lie within two published standard deviations "
-        "of the published mean",
+        "of the published mean; runs near: how many single runs do",
         f"{cells - len(rows)} cells of ours have no published counterpart",
     ):
         console.print(remark, highlight=False, soft_wrap=True)
-    if others := sum(not row["same_protocol"] for row in rows):
-        remark = f"not judged: {others}, trained otherwise than by the paper's protocol"
-        console.print(remark, highlight=False, soft_wrap=True)
+    others = sum(not row["same_protocol"] for row in rows)
+    rates = sum(bool(row["same_protocol"]) and not row["same_rate"] for row in rows)
+    for count, reason in (
+        (others, "trained otherwise than by the paper's protocol"),
+        (rates, "trained at another learning rate than the published runs"),
+    ):
+        if count:
+            console.print(f"not judged: {count}, {reason}", highlight=False, soft_wrap=True)
 
 
 def _share(rows: list[dict[str, object]], column: str) -> str:
@@ -167,6 +179,10 @@ def _read(results: Path, models: str = "") -> Runs:
     console = Console(stderr=True)
     for problem in runs.problems:
         console.print(f"left out: {problem}", markup=False, highlight=False, soft_wrap=True)
+    if count := runs.others.get("quarantined"):
+        place = results / "quarantine"
+        remark = f"left out: {count} damaged before, kept in {str(place)!r}; run them again"
+        console.print(remark, markup=False, highlight=False, soft_wrap=True)
     names = options.split_names(models)
     return choose_models(runs, names) if names else runs
 

@@ -136,7 +136,7 @@ def _published(datasets: list[str]) -> dict[str, Any]:
         {**row, "curve": curves[row["dataset"], row["scenario"], row["model"]]}
         for row in known.iter_rows(named=True)
     ]
-    return {"citation": CITATION, "cells": cells}
+    return {"citation": CITATION, "protocol": PROTOCOL_VERSION, "cells": cells}
 
 
 def _selections(selections: Iterable[Selection]) -> tuple[list[dict[str, Any]], int]:

@@ -92,17 +92,19 @@ def _parquet(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> bytes:
 
 def _timings(record: RunRecord) -> dict[str, Any]:
     seconds = record.timings.get("epoch_seconds") or [float("nan")]
+    training = record.timings.get("train_seconds") or [float("nan")]
     return {
         "first_epoch_seconds": seconds[0],
         "median_epoch_seconds": float(np.median(seconds)),
         "last_epoch_seconds": seconds[-1],
+        "median_train_seconds": float(np.median(training)),
         "run_seconds": record.timings.get("run_seconds"),
     }
 
 
 def _environment(record: RunRecord) -> dict[str, Any]:
-    names = ("equiscale", "commit", "torch", "device", "threads")
-    return {name: record.environment.get(name) for name in names}
+    names = ("equiscale", "commit", "python", "torch", "numpy", "platform", "device", "device_name")
+    return {name: record.environment.get(name) for name in (*names, "threads")}
 
 
 def _is_scalar(value: object) -> bool:

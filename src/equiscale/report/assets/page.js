@@ -231,21 +231,28 @@ function drawTable() {
     { title: "learning rate", value: (c) => c.learning_rate, show: (c) => String(c.learning_rate) },
   ];
   $$("table").replaceChildren(sortable(columns, rows, "Statistics of the shown cells", tableStates.table),
-    h("p", { class: "quiet" }, "Gap: accuracy at the trained sizes minus accuracy at the others, in points. “Inside”: whether the published mean lies in our interval. “Near”: whether our mean lies within two published standard deviations of the published one."));
+    h("p", { class: "quiet" }, "Gap: accuracy at the trained sizes minus accuracy at the others, in points. “Inside”: whether the published mean lies in our interval. “Near”: whether our mean lies within two published standard deviations of the published one, and how many of our runs do. Runs by another protocol or at another learning rate than the published ones are not judged."));
 }
 function difference(c) {
   const other = publishedCell(c.scenario, c.model)?.mean;
   return other === undefined || c.mean === null ? null : c.mean - other;
 }
+// The published cell if ours was trained in the same way; otherwise ours is shown and not judged.
+function judgedBy(c) {
+  const other = publishedCell(c.scenario, c.model);
+  const same = c.protocol === data.published.protocol && other?.lr === c.learning_rate;
+  return same && c.mean !== null ? other : null;
+}
 function inside(c) {
-  const other = publishedCell(c.scenario, c.model)?.mean;
-  if (other === undefined || c.low === null) return "–";
-  return c.low <= other && other <= c.high ? "yes" : "no";
+  const other = judgedBy(c);
+  if (!other || c.low === null) return "–";
+  return c.low <= other.mean && other.mean <= c.high ? "yes" : "no";
 }
 function near(c) {
-  const other = publishedCell(c.scenario, c.model);
-  if (!other || c.mean === null) return "–";
-  return Math.abs(c.mean - other.mean) <= 2 * other.std ? "yes" : "no";
+  const other = judgedBy(c);
+  if (!other) return "–";
+  const isNear = (value) => Math.abs(value - other.mean) <= 2 * other.std;
+  return `${isNear(c.mean) ? "yes" : "no"}, ${c.accuracies.filter(isNear).length} of ${c.runs}`;
 }
 
 function kernelAt(text, index) {

@@ -1,0 +1,202 @@
+"""The paper's claims, each as a table of what our runs say of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from equiscale.analysis.runs import Selection, read_selection
+from equiscale.analysis.summaries import channel_correlations, count_strong
+from equiscale.core.spec import Scenario
+from equiscale.layers import SConv2d
+from equiscale.models.base import create_model, list_models
+from equiscale.report.figures import MAIN_MODELS
+from equiscale.report.plots import EQUIVARIANCE_MODELS
+from results.evidence import (
+    FEWEST,
+    NONE,
+    Evidence,
+    correlation,
+    markdown_table,
+    percent,
+    published_nine,
+)
+
+CORNER = 6  # pixels on either side that count as the border of a map
+INCOMPARABLE = ("spatial_transform", "ensemble")  # of these an equivariance error says little
+PIXEL_MODELS = ("pixel_pool", "pixel_pool_same")
+
+
+def winners(evidence: Evidence) -> str:
+    """The best of the paper's nine in every cell in which all nine were run."""
+    rows = []
+    for dataset in evidence.data.datasets:
+        for scenario in Scenario:
+            means = {m: evidence.mean(dataset, scenario, m) for m in MAIN_MODELS}
+            if all(mean is not None for mean in means.values()):
+                best, second = sorted(means, key=lambda m: -(means[m] or 0))[:2]
+                nine = published_nine(dataset, scenario)
+                theirs = f"`{nine['model'][0]}`" if len(nine) else NONE
+                shown = [f"`{m}` {percent(means[m])}" for m in (best, second)]
+                rows.append([dataset, scenario.value, *shown, theirs])
+    table = markdown_table(["dataset", "scenario", "best", "second", "best as published"], rows)
+    different = len({row[2].partition(" ")[0] for row in rows})
+    return f"{table}\nCells: {len(rows)}; models that are best in one of them: {different}.\n"
+
+
+SPANS = ((17, 32), (25, 32), (33, 48), (49, 64))
+"""Sizes of mid2rest: below the trained ones, those of them that are no further off by their ratio
+than the largest, the trained ones, and those above."""
+
+
+def directions(evidence: Evidence) -> str:
+    """Accuracy of mid2rest below and above the trained sizes."""
+    rows: list[list[str]] = []
+    for dataset in evidence.data.datasets:
+        for model in list_models():
+            sizes = evidence.sizes(dataset, Scenario.MID_TO_REST, model)
+            if len(sizes):
+                all_below, as_far, trained, above = (_mean_over(sizes, *span) for span in SPANS)
+                means = map(percent, (all_below, as_far, trained, above))
+                verdicts = (_lower(below, above) for below in (all_below, as_far))
+                rows.append([dataset, f"`{model}`", *means, *verdicts])
+    headings = ["dataset", "model", "17–32", "25–32", "33–48 (trained)", "49–64"]
+    headings += ["loses more towards", "at the same ratios"]
+    papers = [row for row in rows if row[1].strip("`") in list_models("paper")]
+    whole, near = (_count_smaller(papers, column) for column in (-2, -1))
+    verdict = (
+        f"{whole} cells of the paper's models lose more towards smaller sizes, {near} where both "
+        f"are as far from the trained ones by their ratio; of all models {_count_smaller(rows, -2)}"
+        f" and {_count_smaller(rows, -1)}."
+    )
+    return f"{markdown_table(headings, rows)}\n{verdict}\n"
+
+
+def _mean_over(sizes: pl.DataFrame, first: int, last: int) -> float:
+    return float(sizes.filter(pl.col("object_size").is_between(first, last))["mean"].mean())  # type: ignore[arg-type]
+
+
+def _lower(smaller: float, larger: float) -> str:
+    return "smaller" if smaller < larger else "larger"
+
+
+def _count_smaller(rows: list[list[str]], column: int) -> str:
+    return f"{sum(row[column] == 'smaller' for row in rows)} of {len(rows)}"
+
+
+def ends(evidence: Evidence) -> str:
+    """Accuracy of the paper's models where they go from one end of the sizes to the other."""
+    rows = []
+    for dataset in evidence.data.datasets:
+        for model in list_models("paper"):
+            upwards = evidence.mean(dataset, Scenario.SMALL_TO_LARGE, model)
+            downwards = evidence.mean(dataset, Scenario.LARGE_TO_SMALL, model)
+            if upwards is not None and downwards is not None:
+                means = percent(upwards), percent(downwards)
+                rows.append([dataset, f"`{model}`", *means, _lower(downwards, upwards)])
+    headings = ["dataset", "model", "small2large", "large2small", "lower towards"]
+    verdict = f"{_count_smaller(rows, -1)} are lower towards smaller sizes."
+    return f"{markdown_table(headings, rows)}\n{verdict}\n"
+
+
+def equivariance(evidence: Evidence) -> str:
+    """Correlation of the logarithm of the equivariance error and accuracy, by stage."""
+    errors = _errors_per_run(evidence)
+    rows = []
+    for (dataset, scenario, stage), cell in errors.group_by(
+        "dataset", "scenario", "stage", maintain_order=True
+    ):
+        values = ("log_error", "test_accuracy")
+        means = cell.group_by("model", maintain_order=True).agg(pl.col(values).mean())
+        papers = means.filter(pl.col("model").is_in(EQUIVARIANCE_MODELS))
+        repeated = cell.filter(pl.len().over("model") > 1)
+        centred = repeated.with_columns(pl.col(v) - pl.col(v).mean().over("model") for v in values)
+        groups = max(1, repeated["model"].n_unique())
+        if len(means) >= FEWEST:
+            across = (correlation(kind, "log_error") for kind in (papers, means))
+            within = correlation(centred, "log_error", groups)
+            rows.append([dataset, scenario, stage, *across, within])
+    headings = ["dataset", "scenario", "stage", "across the paper's five", "across all"]
+    return markdown_table([*headings, "within, over seeds"], rows)
+
+
+def _errors_per_run(evidence: Evidence) -> pl.DataFrame:
+    """Return one row per run and stage, the mean over the channels that a model may have."""
+    known = [model for model in list_models() if model not in INCOMPARABLE]
+    errors = evidence.data.errors.filter(pl.col("model").is_in(known), pl.col("error") > 0)
+    run = ("dataset", "scenario", "stage", "model", "seed", "test_accuracy")
+    return (
+        errors.with_columns(
+            stage=pl.col("stage").str.extract(r"stage(\d)"), log_error=pl.col("error").log10()
+        )
+        .drop_nulls("stage")
+        .group_by(run, maintain_order=True)
+        .agg(pl.col("log_error").mean())
+        .sort("dataset", "scenario", "stage", maintain_order=True)
+        .filter(pl.col("stage").is_in(["1", "2"]))
+    )
+
+
+def slice_selection(evidence: Evidence) -> str:
+    """How the kernel size that slice pooling chooses follows the object's size."""
+    rows = []
+    for dataset in ("emoji", "signs"):
+        for selection in _selections(evidence, "slice_pool", dataset):
+            for layer, chosen in selection.chosen.items():
+                strong = [
+                    count_strong(channel_correlations(selection, layer, item))
+                    for item in range(chosen.shape[1])
+                ]
+                example = chosen[:, selection.example]
+                constant = int((example == example[0]).all(axis=0).sum())
+                row = [dataset, selection.seed, layer, chosen.shape[2]]
+                row += [strong[selection.example], f"{np.mean(strong):.1f}", constant]
+                rows.append([*row, int(np.median(example)), example.max(), chosen.max()])
+    headings = ["dataset", "seed", "layer", "channels", "r > 0.9, example"]
+    headings += ["r > 0.9, mean over objects", "always the same, example", "median kernel, example"]
+    return markdown_table([*headings, "largest, example", "largest, all objects"], rows)
+
+
+def _selections(evidence: Evidence, model: str, dataset: str) -> list[Selection]:
+    """Return the scale selections of all runs on mid2rest, by their seeds."""
+    records = evidence.records(model, dataset, Scenario.MID_TO_REST)
+    found = (read_selection(record) for record in records)
+    return [selection for selection in found if selection is not None]
+
+
+def pixel_selection(evidence: Evidence) -> str:
+    """Kernel sizes that pixel pooling chooses at the centre and at the border of the map."""
+    rows = []
+    for model in PIXEL_MODELS:
+        for selection in _selections(evidence, model, "emoji"):
+            for layer, maps in selection.maps.items():
+                fits = _fitting(model, layer, maps)
+                chosen = [f"{value:.1f}" for value in _centre_and_border(maps, np.isfinite(maps))]
+                responding = [f"{value:.1f}" for value in _centre_and_border(maps, fits)]
+                zero = percent(1 - fits.mean())
+                rows.append([f"`{model}`", selection.seed, layer, *chosen, zero, *responding])
+    border = f"border ({CORNER} pixels)"
+    headings = ["model", "seed", "layer", "centre (inner third)", border, "zeros chosen, %"]
+    return markdown_table([*headings, "centre, without zeros", "border, without zeros"], rows)
+
+
+def _fitting(model: str, layer: str, maps: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return where the kernel that was chosen fits; elsewhere a zero of its frame was taken."""
+    convolution = create_model(model, in_channels=1, num_classes=2).get_submodule(layer)
+    assert isinstance(convolution, SConv2d)
+    if convolution.padding == "same":
+        return np.ones(maps.shape, bool)
+    rows, columns = (np.minimum(np.arange(n), np.arange(n)[::-1]) for n in maps.shape[2:])
+    from_border = np.minimum(rows[:, None], columns)
+    fits: NDArray[np.bool_] = maps <= convolution.kernel_size + 2 * from_border
+    return fits
+
+
+def _centre_and_border(maps: NDArray[np.uint8], counted: NDArray[np.bool_]) -> tuple[float, float]:
+    """Return the mean over the inner third and over the margin, of what counts."""
+    third = maps.shape[2] // 3
+    inner = np.s_[..., third:-third, third:-third]
+    margin = np.ones(maps.shape, bool)
+    margin[..., CORNER:-CORNER, CORNER:-CORNER] = False
+    return float(maps[inner][counted[inner]].mean()), float(maps[margin & counted].mean())
