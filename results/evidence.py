@@ -41,9 +41,10 @@ class Evidence:
         self.data = FigureData(runs, PROTOCOL_VERSION)
 
     @cached_property
-    def runs_without_variants(self) -> Runs:
-        """The runs of models as they are, for figures that would be crowded by ablations."""
-        table = self.runs.table.filter(pl.col("model").is_in(list_models()))
+    def shown_runs(self) -> Runs:
+        """The runs for figures, which ablations and controls would crowd."""
+        shown = [*list_models("paper"), *list_models("beyond")]
+        table = self.runs.table.filter(pl.col("model").is_in(shown))
         return replace(self.runs, table=table)
 
     @cached_property

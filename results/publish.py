@@ -156,7 +156,7 @@ _KEPT = re.compile(
 def write_pictures(evidence: Evidence, directory: Path) -> None:
     """Write the figures of the pages, and the values that they show."""
     draw_headline(evidence, directory / "accuracy-per-size.svg")
-    runs = evidence.runs_without_variants
+    runs = evidence.shown_runs
     for name, outcome in write_figures(runs, directory, FIGURES, ("svg",)).items():
         print(f"{name}: {outcome}")
 

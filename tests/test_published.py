@@ -127,6 +127,12 @@ def test_unknown_weights_name_the_near_ones() -> None:
         load_model("standart/emoji/mid2rest")
 
 
+@pytest.mark.parametrize("part", ["pixel_pool", "pixel_pool/emoji"])
+def test_a_part_of_a_name_is_completed(part: str) -> None:
+    with pytest.raises(UnknownNameError, match="pixel_pool/emoji/mid2rest"):
+        load_model(part)
+
+
 def test_a_file_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "standard" / "emoji" / "mid2rest"
     path.parent.mkdir(parents=True)

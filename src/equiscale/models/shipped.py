@@ -69,11 +69,13 @@ def weights_card(name: str) -> WeightsCard:
 def find_weights(path: str | Path) -> Path:
     """Return a path as it is, or the file of the weights that come under this name.
 
-    A file wins over a name. Of what is neither, only `model/dataset/scenario` without an ending
-    can be meant as a name.
+    A file wins over a name. Of what is neither, only what has no ending and either three parts, as
+    `model/dataset/scenario`, or a model as its first one can be meant as a name.
     """
     name = Path(path).as_posix()
-    if Path(path).exists() or Path(path).suffix or name.count("/") != 2 or name[0] in "./":
+    begins_with_model = any(card.startswith(f"{name.partition('/')[0]}/") for card in _cards())
+    meant_as_name = name[0] not in "./" and (name.count("/") == 2 or begins_with_model)
+    if Path(path).exists() or Path(path).suffix or not meant_as_name:
         return Path(path)
     return weights_card(name).path
 

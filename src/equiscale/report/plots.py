@@ -115,7 +115,10 @@ def plot_equivariance(data: FigureData, stage: str | None) -> Figure:
             )
             axis.set_title(scenario_label(scenario) if axis in axes[0] else "")
         row[0].set_ylabel(f"{_dataset(dataset)}, {found}\naccuracy")
-    figure.supxlabel("equivariance error (undefined ones left out)", fontsize=8)
+    left_out = "undefined ones left out"
+    scales = {axis.get_xscale() for row in axes for axis in row}
+    remark = f"{left_out}; axes are linear or logarithmic" if len(scales) > 1 else left_out
+    figure.supxlabel(f"equivariance error ({remark})", fontsize=8)
     _legend(figure, [_marker(style) for style in styles.values()])
     return figure
 

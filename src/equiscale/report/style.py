@@ -38,7 +38,7 @@ class ModelStyle:
 # a colour-blind reader could take for one another differ in dash and in marker. A variant has
 # the colour of the model that it varies.
 _SOLID, _LONG, _SHORT, _MIXED = "", "8 3", "2 3", "8 3 2 3"
-_LONGEST, _EVEN, _TWO_DOTS, _SPARSE = "16 4", "5 4", "8 3 2 3 2 3", "2 6"
+_LONGEST, _EVEN, _TWO_DOTS, _SPARSE = "12 4", "5 4", "8 3 2 3 2 3", "2 6"
 _GREY, _GOLD = ("#595f69", "#a9b0bb"), ("#8a6d00", "#e3c53f")
 _BLUE, _ORANGE, _BROWN = ("#0063b1", "#5aaef5"), ("#c44400", "#ff8a4c"), ("#a3620a", "#f0b35a")
 _PAPER_STYLES = {
