@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -75,6 +76,8 @@ _OTHERS = (
     ("#7d3fb0", "#cc97f5", _SHORT, "^"),
 )
 
+_LABEL_LETTERS = 44
+
 SCENARIO_LABELS = {
     Scenario.SMALL_TO_LARGE: "small → large",
     Scenario.MID_TO_REST: "mid → rest",
@@ -121,8 +124,24 @@ def scenario_label(scenario: str) -> str:
 
 
 def short_label(name: str) -> str:
-    """Return the last part of `package.module:factory`, with its options if it has any."""
-    path, _, options = name.partition(" ")
-    label = path.rpartition(":")[2] or path
-    text = f"{label} {options}".strip()
-    return text if len(text) <= 32 else f"{text[:31]}…"
+    """Return the last part of `package.module:factory`, with its options if it has any.
+
+    Example:
+        >>> short_label('my.package:net {"dropout": 0.5, "factors": [0.35, 0.5, 0.7071]}')
+        'net, dropout 0.5, factors 0.35…0.707'
+    """
+    path, brace, rest = name.partition(" {")
+    try:
+        options = json.loads(brace + rest) if brace else {}
+    except ValueError:  # a name that somebody has chosen
+        path, options = name, {}
+    shown = (f"{option} {_short(value)}" for option, value in options.items())
+    text = ", ".join([path.rpartition(":")[2] or path, *shown])
+    return text if len(text) <= _LABEL_LETTERS else f"{text[: _LABEL_LETTERS - 1]}…"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, list) and value:
+        ends = dict.fromkeys((_short(value[0]), _short(value[-1])))
+        return "…".join(ends)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
