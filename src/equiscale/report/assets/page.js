@@ -112,7 +112,7 @@ function drawGlance() {
 function answer(cells) {
   if (!cells.length) return ["Nothing to show: choose at least one model that has runs."];
   const best = cells[0];
-  const words = [h("b", {}, modelOf(best.model).label), ` reaches ${percent(best.mean)} on the test sizes of ${scenarioOf(best.scenario).label}`];
+  const words = [h("b", {}, modelOf(best.model).label), ` reaches ${percent(best.mean)} on the test sizes of ${scenarioOf(best.scenario).label}${best.runs === 1 ? ", with one seed" : ""}`];
   if (best.gap !== null) words.push(`, ${points(best.gap).replace("+", "")} points below its accuracy at the sizes it was trained on`);
   const standard = cells.find((c) => c.model === "standard");
   if (standard && standard !== best) words.push(`; the standard network reaches ${percent(standard.mean)}`);
