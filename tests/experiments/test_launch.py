@@ -152,6 +152,7 @@ def test_a_killed_sweep_leaves_no_workers_and_two_more_share_the_rest(
     with contextlib.ExitStack() as stack:
         sweeps = [start_sweep(emoji, store.root) for _ in range(2)]
         for sweep in sweeps:
+            stack.enter_context(sweep)
             stack.callback(sweep.kill)  # whatever happens
         assert [sweep.wait(300) for sweep in sweeps] == [0, 0]
     sessions = [record.timings["sessions"] for record in store.load_all()]
