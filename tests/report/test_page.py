@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +196,27 @@ def test_a_served_page_follows_the_runs(
         finally:
             serving.close()
             thread.join()
+
+
+def test_a_browser_that_goes_away_is_no_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(Study().records(), tmp_path)
+    at_once = struct.pack("ii", 1, 0)  # closed with a reset
+    with PageServer(tmp_path, 0) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        try:
+            port = int(serving.url.rstrip("/").rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port)) as browser:
+                browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+                browser.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with urllib.request.urlopen(serving.url) as answer:
+                assert b"equiscale" in answer.read()
+        finally:
+            serving.close()
+            thread.join()
+    assert capsys.readouterr().err == ""
 
 
 def test_the_page_of_500_runs_is_small(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import logging
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from equiscale.analysis.runs import RunsReader
 from equiscale.core.errors import EquiscaleError, StorageError
@@ -56,6 +58,15 @@ class LivePage:
         self._text = text
 
 
+class _QuietServer(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Say nothing of a browser that went away before it had its answer."""
+        if isinstance(sys.exc_info()[1], ConnectionError):
+            _log.debug("%s went away", client_address)
+        else:
+            super().handle_error(request, client_address)
+
+
 class PageServer:
     """A web server on the loopback interface only.
 
@@ -79,7 +90,7 @@ class PageServer:
                 _log.debug(format, *arguments)
 
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+            self._server = _QuietServer(("127.0.0.1", port), Handler)
         except OSError as error:
             raise StorageError(
                 f"cannot serve on port {port}: {error.strerror or error}; choose another --port"
