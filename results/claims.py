@@ -128,13 +128,12 @@ def _errors_per_run(evidence: Evidence) -> pl.DataFrame:
     run = ("dataset", "scenario", "stage", "model", "seed", "test_accuracy")
     return (
         errors.with_columns(
-            stage=pl.col("stage").str.extract(r"stage(\d)"), log_error=pl.col("error").log10()
+            stage=pl.col("stage").str.extract(r"stage([12])"), log_error=pl.col("error").log10()
         )
         .drop_nulls("stage")
         .group_by(run, maintain_order=True)
         .agg(pl.col("log_error").mean())
         .sort("dataset", "scenario", "stage", maintain_order=True)
-        .filter(pl.col("stage").is_in(["1", "2"]))
     )
 
 

@@ -65,13 +65,14 @@ class Evidence:
         return cells
 
     def records(self, model: str, dataset: str, scenario: Scenario) -> list[RunRecord]:
-        """Return the records of a cell, with the model as it is, by their seeds."""
+        """Return the records of a cell, with model and protocol as they are, by their seeds."""
         wanted = model, dataset, scenario
         found = (
             record
             for record in self._records
             if (record.key.model, record.key.dataset, record.key.scenario) == wanted
             and not record.key.model_options
+            and not record.key.protocol.changes
         )
         return sorted(found, key=lambda record: record.key.seed)
 

@@ -96,12 +96,12 @@ def published(evidence: Evidence) -> str:
 
 def others(evidence: Evidence) -> str:
     """Every cell without a published counterpart: our models, datasets and controls."""
-    known = set(published_accuracy().select("dataset", "scenario", "model").iter_rows())
+    known = set(published_accuracy().select("dataset", "scenario", "model", "lr").iter_rows())
     rows = []
     for row in summarize_accuracy(reported_runs(evidence.runs.table)).iter_rows(named=True):
         cell = (row["dataset"], row["scenario"], row["model"])
         changes = protocol_changes(row["protocol"])
-        if (cell not in known or changes) and not is_variant(row["model"]):
+        if ((*cell, row["learning_rate"]) not in known or changes) and not is_variant(row["model"]):
             model = f"`{row['model']}`" + (f", {changes}" if changes else "")
             each = ", ".join(percent(value) for value in row["accuracies"])
             rows.append([*cell[:2], model, f"{row['learning_rate']:g}", percent(row["mean"]), each])
@@ -307,10 +307,8 @@ EPOCHS, BESIDE_TRAINING = 40, 1.3
 
 def whole_paper(evidence: Evidence) -> str:
     """What all runs of the paper cost on CPU cores."""
-    own = evidence.runs.table.filter(
-        pl.col("model") == "standard", pl.col("dataset") == "emoji", pl.col("scenario") != "all2all"
-    )
-    standard = float(own["median_train_seconds"].min()) / EMOJI_STEPS  # type: ignore[arg-type]
+    fastest = _standard_on_emoji(evidence)["median_train_seconds"].min()
+    standard = float(fastest) / EMOJI_STEPS  # type: ignore[arg-type]
     days = {
         name: evidence.costs[name]["training_step_ratio"]
         * standard
@@ -331,6 +329,13 @@ def whole_paper(evidence: Evidence) -> str:
     return f"{table}\n{verdict}\n"
 
 
+def _standard_on_emoji(evidence: Evidence) -> pl.DataFrame:
+    """Return the runs of `standard` whose epochs have the same number of images."""
+    return evidence.runs.table.filter(
+        pl.col("model") == "standard", pl.col("dataset") == "emoji", pl.col("scenario") != "all2all"
+    )
+
+
 def _listed(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
@@ -345,9 +350,7 @@ def epochs(evidence: Evidence) -> str:
             names = ("train_ratio", "epoch_ratio", "published_ratio")
             rows.append([dataset, f"`{row['model']}`", *(ratio(row[name]) for name in names)])
     table = markdown_table(["dataset", "model", "training", "with validation", "published"], rows)
-    times = evidence.runs.table.filter(
-        pl.col("model") == "standard", pl.col("dataset") == "emoji", pl.col("scenario") != "all2all"
-    )["median_epoch_seconds"].sort()
+    times = _standard_on_emoji(evidence)["median_epoch_seconds"].sort()
     remark = (
         f"In {len(times)} runs of `standard` on emoji the median epoch took {times[0]:.1f} to "
         f"{times[-1]:.1f} seconds."

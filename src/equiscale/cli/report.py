@@ -181,7 +181,7 @@ def _read(results: Path, models: str = "") -> Runs:
         console.print(f"left out: {problem}", markup=False, highlight=False, soft_wrap=True)
     if count := runs.others.get("quarantined"):
         place = results / "quarantine"
-        remark = f"left out: {count} damaged before, kept in {str(place)!r}; run them again"
+        remark = f"damaged records: {count} in {str(place)!r}; run them again"
         console.print(remark, markup=False, highlight=False, soft_wrap=True)
     names = options.split_names(models)
     return choose_models(runs, names) if names else runs
