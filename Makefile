@@ -75,7 +75,7 @@ results: $(READY) ## bring the records in results/ to table, page, documentation
 	$(BIN)/python -m results.publish
 
 docs: $(READY) ## build the documentation into site/, warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 	@echo "Look at site/index.html"
 
 smoke: $(READY) ## build the wheel, install it into a clean environment and use it

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from equiscale import Split, load_dataset, load_model
 from equiscale.layers.channel_pool import CHANNEL_POOLS, ChannelPool, pool_channels
-from equiscale.layers.scale_channels import FACTORS, resize_images, scale_factors
+from equiscale.layers.pyramid import FACTORS, resize_images, scale_factors
 from equiscale.models.scale_channel_nets import ScaleChannelNet
 from equiscale.results.record import RunRecord
 from equiscale.results.store import RunStore

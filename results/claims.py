@@ -24,7 +24,8 @@ from results.evidence import (
 )
 
 CORNER = 6  # pixels on either side that count as the border of a map
-INCOMPARABLE = ("spatial_transform", "ensemble")  # of these an equivariance error says little
+INCOMPARABLE = ("spatial_transform", "ensemble", "ensemble_dropout")
+"""Models of which an equivariance error says little."""
 PIXEL_MODELS = ("pixel_pool", "pixel_pool_same")
 
 

@@ -245,14 +245,13 @@ def costs(evidence: Evidence) -> str:
         [
             f"`{name}`",
             ratio(row["training_step_ratio"]),
-            NONE if row["target"] is None else f"{row['target']:g}",
             ratio(row["inference_ratio"]),
             f"{row['peak_memory_mb']:.0f}",
             f"{row['forward_gflop']:.1f}",
         ]
         for name, row in evidence.costs.items()
     ]
-    headings = ["model", "training step", "to reach", "inference", "peak memory, MB", "GFLOP"]
+    headings = ["model", "training step", "inference", "peak memory, MB", "GFLOP"]
     return markdown_table(headings, rows)
 
 
@@ -330,8 +329,8 @@ def whole_paper(evidence: Evidence) -> str:
 
 
 def _standard_on_emoji(evidence: Evidence) -> pl.DataFrame:
-    """Return the runs of `standard` whose epochs have the same number of images."""
-    return evidence.runs.table.filter(
+    """Return the runs of `standard` whose epochs have the same images, as many and as they are."""
+    return evidence.data.reported.filter(
         pl.col("model") == "standard", pl.col("dataset") == "emoji", pl.col("scenario") != "all2all"
     )
 

@@ -14,7 +14,7 @@ from equiscale.analysis.comparison import published_sizes
 from equiscale.analysis.runs import SIZES
 from equiscale.core.spec import Scenario
 from equiscale.evaluation.equivariance import SIZE_PAIRS
-from equiscale.report.style import PAPER_MODELS
+from equiscale.models.base import list_models
 from equiscale.results.key import RunKey, TrainingProtocol
 from equiscale.results.record import History, Measurement, Predictions, RunRecord
 from equiscale.results.store import RunStore
@@ -30,7 +30,7 @@ class Study:
 
     datasets: Sequence[str] = ("emoji",)
     scenarios: Sequence[Scenario] = tuple(Scenario)
-    models: Sequence[str] = PAPER_MODELS
+    models: Sequence[str] = tuple(list_models("paper"))
     seeds: Sequence[int] = (1, 2, 3)
     protocol: TrainingProtocol = field(default_factory=TrainingProtocol)
     class_names: Mapping[int, str] | None = None

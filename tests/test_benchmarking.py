@@ -156,6 +156,7 @@ def test_a_model_needs_no_stages() -> None:
         ({"scenarios": "mid2rst"}, OptionError, "did you mean 'mid2rest'"),
         ({"epochs": 3}, OptionError, "did you mean 'max_epochs'"),
         ({"launcher": LocalLauncher()}, OptionError, "known to this process only"),
+        ({"learning_rates": "publisht"}, OptionError, "numbers or 'published'"),
         ({"seeds": 0}, OptionError, "seeds must be a number of at least 1"),
         ({"device": "toaster"}, OptionError, "toaster"),
     ],

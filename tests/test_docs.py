@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
+import polars as pl
 import pytest
 from filelock import FileLock
 
@@ -87,13 +88,40 @@ def test_external_links_are_listed_and_well_formed() -> None:
         assert "." in parts.netloc
 
 
-def test_commands_exist() -> None:
+def commands_of(page: Path) -> list[list[str]]:
+    """Return the words behind every `equiscale` that stands for the command."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    found = re.findall(r"(?:^\S*\$ |`|^)equiscale ([a-z][^`\n#|&]*)", text, re.M)
+    return [line.split() for line in found]
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "results" / "README.md"], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_commands_and_their_options_exist(page: Path) -> None:
     import typer.main
 
     from equiscale.cli import app
 
-    known = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        used = set(re.findall(r"(?:^\$ |`|^)equiscale ([a-z]+)", text, re.M))
-        assert used <= known, page
+    for words in commands_of(page):
+        command, rest = typer.main.get_command(app), list(words)
+        while hasattr(command, "commands") and rest:
+            assert rest[0] in command.commands, f"equiscale {' '.join(words)}"
+            command = command.commands[rest.pop(0)]
+        known = {name for parameter in command.params for name in parameter.opts}
+        known |= {name for parameter in command.params for name in parameter.secondary_opts}
+        used = {word.partition("=")[0] for word in rest if word.startswith("--")}
+        assert used <= known | {"--help"}, f"equiscale {' '.join(words)}"
+
+
+def test_the_sweeps_of_the_paper_can_be_read() -> None:
+    from equiscale.experiments.sweep_file import read_sweep_file
+
+    emoji, others = (
+        read_sweep_file(ROOT / "examples" / f"paper-{name}.toml") for name in ("emoji", "others")
+    )
+    published = pl.read_csv(ROOT / "src/equiscale/reference/published_accuracy.csv")
+    runs = dict(published.group_by("dataset").agg(pl.col("runs").max()).iter_rows())
+    planned = {name: len(emoji.seeds) for name in emoji.data}
+    planned |= {name: len(others.seeds) for name in others.data}
+    assert planned == runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -134,3 +135,11 @@ def test_the_module_is_the_command_and_completes(monkeypatch: pytest.MonkeyPatch
 
 def test_package_is_typed() -> None:
     assert (SOURCE / "equiscale" / "py.typed").exists()
+
+
+@pytest.mark.parametrize("room", ["analysis", "data", "evaluation", "layers", "models", "results"])
+def test_no_public_name_hides_a_module(room: str) -> None:
+    """Of two things with one name, the reference and `import … as` would find the wrong one."""
+    package = importlib.import_module(f"equiscale.{room}")
+    modules = {path.stem for path in (SOURCE / "equiscale" / room).iterdir()}
+    assert modules.isdisjoint(getattr(package, "__all__", ()))

@@ -45,6 +45,9 @@ _HOME = {
     "scale_channels": "equiscale.layers",
 }
 
+# What there is more of in a room: `equiscale.layers.scale_factors`.
+_ROOMS = ("analysis", "data", "evaluation", "layers", "models")
+
 __all__ = [
     "Benchmark",
     "EquiscaleError",
@@ -69,8 +72,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type is that of the name asked for
-    if name == "evaluation":  # a room of its own: `equiscale.evaluation.accuracy_per_size`
-        return importlib.import_module("equiscale.evaluation")
+    if name in _ROOMS:
+        return importlib.import_module(f"equiscale.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'equiscale' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

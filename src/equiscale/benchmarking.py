@@ -7,7 +7,7 @@ import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tqdm import tqdm
 
@@ -171,7 +171,7 @@ def benchmark(
     results: str | Path = DEFAULT_RESULTS,
     launcher: Launcher | None = None,
     device: str | None = None,
-    learning_rates: Sequence[float] = (),
+    learning_rates: Sequence[float] | Literal["published"] = (),
     select_learning_rate: bool = False,
     progress: bool = True,
     **training: Any,  # noqa: ANN401 - the fields of TrainingProtocol
@@ -196,7 +196,7 @@ def benchmark(
         results: Directory of the records.
         launcher: Where runs are computed; None takes one process per core.
         device: `cuda`, `mps`, `cpu`; None takes the first there is.
-        learning_rates: None given takes 1e-3.
+        learning_rates: None given takes 1e-3; `published` those of the paper, for its models.
         select_learning_rate: Try two rates on five seeds and keep the better, as the paper does.
         progress: Whether to show a bar.
         training: Differences from the paper's protocol, fields of
@@ -222,7 +222,7 @@ def benchmark(
         data=(str(dataset),),
         scenarios=_names(scenarios),
         seeds=tuple(range(1, seeds + 1)) if isinstance(seeds, int) else tuple(seeds),
-        learning_rates=tuple(learning_rates),
+        learning_rates=_rates(learning_rates),
         select_learning_rate=select_learning_rate,
         training=training,
         options={model: options} if options else {},
@@ -272,6 +272,16 @@ def _name(factory: Callable[..., nn.Module] | str, name: str | None) -> str:
 def _names(scenarios: str | Sequence[str | Scenario]) -> tuple[str, ...]:
     given = [scenarios] if isinstance(scenarios, str) else scenarios
     return tuple(getattr(scenario, "value", scenario) for scenario in given)
+
+
+def _rates(
+    rates: Sequence[float] | Literal["published"],
+) -> tuple[float, ...] | Literal["published"]:
+    if not isinstance(rates, str):
+        return tuple(rates)
+    if rates != "published":
+        raise OptionError(f"learning_rates must be numbers or 'published', got {rates!r}")
+    return rates
 
 
 def _choose_launcher(launcher: Launcher | None, model: str, device: str | None) -> Launcher:

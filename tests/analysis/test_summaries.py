@@ -134,6 +134,17 @@ def test_equivariance_averages_the_pairs_inside_the_test_sizes() -> None:
     assert row["undefined"] == 5
 
 
+def test_stages_are_in_the_order_of_the_model() -> None:
+    errors = {
+        "equivariance.objects": 10,
+        "equivariance.stages": '["stem","body"]',
+        "equivariance.body_64_49": 0.1,
+        "equivariance.stem_64_49": 0.9,
+    }
+    found = summarize_equivariance(table(errors)).select("stage", "error", "last").rows()
+    assert found == [("stem", 0.9, False), ("body", 0.1, True)]
+
+
 def test_no_measurement_gives_an_empty_table() -> None:
     assert summarize_equivariance(table({})).is_empty()
     assert summarize_costs(table({}))["epoch_seconds"].to_list() == [None]

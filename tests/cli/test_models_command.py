@@ -57,7 +57,7 @@ def test_unknown_model_is_one_line_and_exit_code_2() -> None:
 
 def test_basis_disco_writes_what_it_reports(tmp_path: Path) -> None:
     output = tmp_path / "basis.safetensors"
-    options = ["--kernel-size", "3", "--support", "7", "--images", "1", "--output", str(output)]
+    options = ["--kernel-size", "3", "--support", "7", "--images", "1", "--out", str(output)]
     result = RUNNER.invoke(app, ["basis", "disco", *options, "--scale", "1", "--scale", "1.41"])
     assert result.exit_code == 0, result.output
     assert all(word in result.output for word in ("solved", "bicubic", "hermite", "untrained"))
@@ -66,6 +66,6 @@ def test_basis_disco_writes_what_it_reports(tmp_path: Path) -> None:
 
 def test_basis_disco_names_bad_settings(tmp_path: Path) -> None:
     output = tmp_path / "basis.safetensors"
-    result = RUNNER.invoke(app, ["basis", "disco", "--support", "9", "--output", str(output)])
+    result = RUNNER.invoke(app, ["basis", "disco", "--support", "9", "--out", str(output)])
     assert "support must be odd and at least 13" in str(result.exception)
     assert not output.exists()

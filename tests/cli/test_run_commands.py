@@ -144,6 +144,7 @@ def test_sweep_from_a_file(run: Run) -> None:
         (("train", "--model", "tiny_models:seven_classes"), "expected [1, 36]"),
         (("train", "--model", "tiny_models:nothing"), "no callable 'nothing'"),
         ((*TRAIN, "--lr", "nan"), "learning rate must be positive"),
+        ((*TRAIN, "--lr", "0.1,0.2"), "--lr takes one learning rate"),
         ((*TRAIN, "--optimizer", "adm"), "did you mean 'adam'"),
         ((*TRAIN, "--device", "gpu"), "device 'gpu' cannot be used here"),
         ((*TRAIN, "--option", "pause"), "must be written name=value"),

@@ -44,7 +44,8 @@ def test_predictions_do_not_depend_on_the_batch_size(dataset: StirDataset) -> No
 
 def test_the_model_is_left_in_its_mode(dataset: StirDataset) -> None:
     model = ByBrightness()
+    model.add_module("frozen", nn.BatchNorm2d(3).eval())
     predictions = measure_predictions(model, dataset)
-    assert model.training
+    assert [module.training for module in model.modules()] == [True, False]
     assert len(predictions.predicted) == 48 * 36
     assert predictions.predicted.dtype == np.uint8

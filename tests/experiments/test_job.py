@@ -193,17 +193,17 @@ def test_measurements_land_in_the_record(
     make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MEASUREMENTS, "_entries", {})
-    MEASUREMENTS.add("weights", lambda model, dataset, key: Measurement({"seed": key.seed}))
-    MEASUREMENTS.add("not applicable", lambda model, dataset, key: None)
-    record = run(make_key(seed=7), make_settings())
-    assert {name: m.values for name, m in record.measurements.items()} == {"weights": {"seed": 7}}
+    MEASUREMENTS.add("data", lambda model, dataset: Measurement({"classes": dataset.num_classes}))
+    MEASUREMENTS.add("not applicable", lambda model, dataset: None)
+    record = run(make_key(), make_settings())
+    assert {name: m.values for name, m in record.measurements.items()} == {"data": {"classes": 36}}
 
 
 def test_a_measurement_that_cannot_be_stored_is_a_failure_of_the_run(
     make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MEASUREMENTS, "_entries", {})
-    MEASUREMENTS.add("odd", lambda model, dataset, key: Measurement({"x": float("nan")}))
+    MEASUREMENTS.add("odd", lambda model, dataset: Measurement({"x": float("nan")}))
     settings = make_settings()
     assert run_job(make_key(), RunStore(settings.results), settings) is RunState.FAILED
 

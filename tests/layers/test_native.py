@@ -13,7 +13,7 @@ from torch import Tensor
 
 from equiscale.core.compiled import SWITCH
 from equiscale.layers import scaled_conv2d
-from equiscale.layers.scale_pool import POOL_MODES
+from equiscale.layers.pooling import POOL_MODES
 from equiscale.layers.spectral.native import native_for
 
 POOLS: tuple[Any, ...] = (None, *POOL_MODES)

@@ -17,7 +17,7 @@ from equiscale.core.errors import EquiscaleError, OptionError, ShapeError
 from equiscale.layers import SConv2d, scaled_conv2d
 from equiscale.layers.geometry import PADDING_MODES
 from equiscale.layers.kernel_scaling import INTERPOLATIONS
-from equiscale.layers.scale_pool import POOL_MODES
+from equiscale.layers.pooling import POOL_MODES
 
 POOLS: tuple[Any, ...] = (None, *POOL_MODES)
 METHODS: tuple[Any, ...] = ("direct", "spectral")

@@ -187,6 +187,15 @@ def test_stages_are_what_the_logits_come_from(name: str) -> None:
     assert all((value >= 0).all() for value in stages.values()), "after the ReLU"
 
 
+def test_stages_have_no_dropout(name: str) -> None:
+    model = build(name).train()
+    x = images_for(model)
+    with torch.no_grad():
+        first, second = model.stages(x), model.stages(x)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[stage], second[stage]) for stage in first)
+
+
 def test_samples_do_not_see_each_other(name: str) -> None:
     model = build(name).eval()
     x = images_for(model, batch=3)

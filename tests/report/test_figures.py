@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -70,9 +71,28 @@ def test_variants_of_ours_do_not_crowd_the_figures_of_the_paper() -> None:
         | {"test_accuracy": 0.5, "protocol": "paper-1"}
         for m in ("standard", "scale_channels", "my.module:Net")
     ]
+    rows += [
+        {**row, "run_id": f"{row['run_id']} 2", "model_options": '{"depth":2}'} for row in rows
+    ]
     data = FigureData(Runs(normalize_table(rows)), "paper-1")
-    assert data.models(MAIN_MODELS) == ["standard", "my.module:Net"]
-    assert data.models(None) == ["standard", "scale_channels", "my.module:Net"]
+    variant = '{"depth":2}'
+    assert data.models(MAIN_MODELS) == [
+        "standard",
+        "my.module:Net",
+        f"my.module:Net {variant}",
+        f"standard {variant}",
+    ]
+    assert len(data.models(None)) == 6
+
+
+def test_the_last_stage_is_the_models_not_the_alphabets() -> None:
+    pair = {"equivariance.body_49_64": 0.1, "equivariance.stem_49_64": 0.9}
+    run = _run("a", "mine", "small2large", None) | pair
+    rows = [run | {"equivariance.stages": '["stem","body"]'}]
+    figure = FIGURES["fig6-equivariance"](FigureData(Runs(normalize_table(rows)), "paper-1"))
+    (axis,) = figure.axes
+    (points,) = axis.lines
+    assert np.asarray(points.get_xdata()).tolist() == [0.1]
 
 
 def _run(run_id: str, dataset: str, scenario: str, error: float | None = 1.0) -> dict[str, object]:

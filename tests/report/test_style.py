@@ -15,7 +15,6 @@ from equiscale.report.style import (
     MARKERS,
     PAPER_DARK,
     PAPER_LIGHT,
-    PAPER_MODELS,
     STYLES,
     order_datasets,
     style_models,
@@ -82,9 +81,14 @@ def test_unknown_models_come_last_and_have_a_style() -> None:
     assert styles["my.module:Net"].label == "Net"
 
 
+def test_no_two_variants_look_the_same() -> None:
+    models = [f'net {{"dropout":{index}}}' for index in range(40)]
+    styles = style_models(models).values()
+    assert len({(s.light, s.dash, s.marker) for s in styles}) == len(models)
+
+
 def test_every_model_of_the_package_has_its_own_style() -> None:
     assert set(STYLES) == set(list_models())
-    assert set(PAPER_MODELS) == set(list_models("paper"))
     assert len({(s.light, s.dash, s.marker) for s in STYLES.values()}) == len(STYLES)
     assert {style.marker for style in STYLES.values()} <= set(MARKERS)
 

@@ -84,21 +84,29 @@ def test_saving_again_gives_the_same_file(model: nn.Module, blobs: Blobs, tmp_pa
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-@pytest.mark.parametrize("damage", ["empty", "truncated", "other model"])
+@pytest.mark.parametrize("damage", ["empty", "truncated", "other model", "other head"])
 def test_an_unusable_checkpoint_means_starting_over(
-    model: nn.Module, blobs: Blobs, tmp_path: Path, damage: str
+    model: nn.Module,
+    blobs: Blobs,
+    tmp_path: Path,
+    damage: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     trainer, path = make_trainer(model), tmp_path / "c"
     trainer.run_epoch(*blobs)
     save_checkpoint(trainer, path)
     data = path.read_bytes()
-    if damage != "other model":
+    if damage in ("empty", "truncated"):
         path.write_bytes(b"" if damage == "empty" else data[: len(data) // 2])
-    fresh = make_trainer(nn.Linear(3, 3) if damage == "other model" else model)
+    other_head = copy.deepcopy(model)
+    other_head.head = nn.Linear(64, 5)
+    others = {"other model": nn.Linear(3, 3), "other head": other_head}
+    fresh = make_trainer(others.get(damage, model))
     before = copy.deepcopy(fresh.model.state_dict())
     assert not Checkpointer(path).restore(fresh)
     assert len(fresh.history) == 0
     assert all(torch.equal(before[name], t) for name, t in fresh.model.state_dict().items())
+    assert f"starting over, {path} cannot be used" in caplog.text
 
 
 def test_saving_waits_until_it_is_due(model: nn.Module, blobs: Blobs, tmp_path: Path) -> None:

@@ -270,13 +270,15 @@ def read_selection(record: RunRecord) -> Selection | None:
         return None
     values, arrays = measurement.values, measurement.arrays
     with contextlib.suppress(KeyError, TypeError):
-        chosen = {name: arrays[f"chosen.{name}"] for name in values["layers"]}
-        maps = {n: arrays[f"maps.{n}"] for n in values["layers"] if f"maps.{n}" in arrays}
+        pools = values["layers"]
+        chosen = {name: arrays[f"chosen.{name}"] for name in pools}
+        maps = {name: arrays[f"maps.{name}"] for name in pools if f"maps.{name}" in arrays}
+        order = values.get("order") or sorted(pools)  # older records have none
         return Selection(
             run_id=record.key.run_id,
             cell=(),
             seed=record.key.seed,
-            pools=dict(sorted(values["layers"].items())),
+            pools={name: pools[name] for name in order},
             class_names=tuple(values["class_names"]),
             instances=values["instances"],
             example=values["example"],

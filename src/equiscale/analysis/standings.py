@@ -97,11 +97,10 @@ def _rows_of_runs(runs: pl.DataFrame, source: str) -> list[dict[str, Any]]:
 
 def _last_stage_errors(reported: pl.DataFrame) -> dict[str, float]:
     """Return the mean equivariance error after the last stage by model."""
-    errors = summarize_equivariance(reported)
+    errors = summarize_equivariance(reported).filter(pl.col("last"))
     found = {}
     for keys, part in errors.group_by("model", maintain_order=True):
-        last = part["stage"].unique(maintain_order=True).to_list()[-1]
-        mean = _mean(part.filter(pl.col("stage") == last)["error"].to_list())
+        mean = _mean(part["error"].to_list())
         if mean is not None:
             found[str(keys[0])] = mean
     return found

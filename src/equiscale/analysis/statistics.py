@@ -61,7 +61,7 @@ def _bootstrap_draws(count: int, resamples: int) -> Floats:
 def bootstrap_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Return the percentile bootstrap interval of a mean; none for fewer than two values.
 
-    Example:
+    Examples:
         >>> bootstrap_interval([0.5, 0.5, 0.5])
         Interval(low=0.5, high=0.5)
     """
@@ -197,7 +197,7 @@ def pearson(
         controls: How many quantities were taken off the values before, beside their common mean:
             the means of g groups are g - 1. Each widens the interval as a pair less does.
 
-    Example:
+    Examples:
         >>> pearson([1, 2, 3, 4], [2, 4, 6, 8]).r
         1.0
     """

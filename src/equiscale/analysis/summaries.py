@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from itertools import combinations
@@ -134,22 +135,31 @@ def summarize_equivariance(runs: pl.DataFrame) -> pl.DataFrame:
     """Return the equivariance error of every run and stage, over the pairs inside its test sizes.
 
     `error` is the mean over all test objects and pairs whose error is defined; `undefined`
-    counts the others.
+    counts the others. Stages are in the order of the model, `last` marks its last.
     """
     columns = [match for name in runs.columns if (match := _ERROR_COLUMN.match(name))]
     schema = {**dict.fromkeys((*CELL, "stage"), pl.String), "seed": pl.Int64}
-    schema |= {"error": pl.Float64, "undefined": pl.Int64, "test_accuracy": pl.Float64}
-    stages = dict.fromkeys(match["stage"] for match in columns)
+    schema |= {"last": pl.Boolean, "error": pl.Float64, "undefined": pl.Int64}
+    schema |= {"test_accuracy": pl.Float64}
+    known_stages = list(dict.fromkeys(match["stage"] for match in columns))
     rows = []
     for run in runs.iter_rows(named=True) if columns else ():
         tested = set(Scenario(run["scenario"]).test_sizes)
         inside = [m for m in columns if {int(m["first"]), int(m["second"])} <= tested]
-        for stage in stages:
+        known = {name: run[name] for name in (*CELL, "seed", "test_accuracy")}
+        found = []
+        for stage in _ordered_stages(run, known_stages):
             error, undefined = _mean_error(run, [m for m in inside if m["stage"] == stage])
             if error is not None or undefined:
-                known = {name: run[name] for name in (*CELL, "seed", "test_accuracy")}
-                rows.append({**known, "stage": stage, "error": error, "undefined": undefined})
+                found.append({**known, "stage": stage, "error": error, "undefined": undefined})
+        rows += [{**row, "last": row is found[-1]} for row in found]
     return pl.DataFrame(rows, schema=schema)
+
+
+def _ordered_stages(run: dict[str, Any], known_stages: list[str]) -> list[str]:
+    """Return the stages of a run from first to last; tables without that order have their own."""
+    recorded = run.get("equivariance.stages")
+    return json.loads(recorded) if recorded else known_stages
 
 
 def _mean_error(run: dict[str, Any], columns: Iterable[re.Match[str]]) -> tuple[float | None, int]:

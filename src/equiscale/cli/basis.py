@@ -29,7 +29,7 @@ def basis() -> None:
 
 @app.command()
 def disco(
-    output: Path = typer.Option(Path("disco_basis.safetensors"), help="The file to write."),  # noqa: B008
+    out: Path = typer.Option(Path("disco_basis.safetensors"), help="The file to write."),  # noqa: B008
     kernel_size: int = typer.Option(7, help="Effective size; the basis has its square."),
     support: int = typer.Option(15, help="Side of the kernels."),
     scale: list[float] = typer.Option([1.0, 1.26, 1.59, 2.0], help="A scale; give several."),  # noqa: B008
@@ -50,8 +50,8 @@ def disco(
     console = Console()
     for table in _error_tables(solution, images, seed, console):
         console.print(table)
-    write_raw_basis(output, solution)
-    console.print(f"Wrote {output}", highlight=False, soft_wrap=True)
+    write_raw_basis(out, solution)
+    console.print(f"Wrote {out}", highlight=False, soft_wrap=True)
 
 
 def _error_tables(solution: RawBasis, images: int, seed: int, console: Console) -> list[Table]:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def measure(
-    checkpoint: Annotated[Path, typer.Option(help="Model file, *.safetensors.")],
+    checkpoint: Annotated[
+        Path,
+        typer.Option(
+            help="Model file, *.safetensors, or shipped weights: pixel_pool/emoji/mid2rest."
+        ),
+    ],
     data: Annotated[str, typer.Option(help="Name or file of a dataset.")] = "emoji",
     out: Annotated[
         Path | None, typer.Option(help="Also write all measurements, arrays too, as .npz.")
@@ -64,21 +69,15 @@ def _check_match(model: nn.Module, dataset: StirDataset) -> None:
 
 def _measure(model: nn.Module, dataset: StirDataset, out: Path | None) -> None:
     from equiscale.evaluation.accuracy import measure_predictions
-    from equiscale.evaluation.cost import measure_cost
-    from equiscale.evaluation.equivariance import measure_equivariance
-    from equiscale.evaluation.scale_selection import measure_scale_selection
+    from equiscale.experiments.measurements import MEASUREMENTS
 
     status = Console(stderr=True)
     with status.status("predicting"):
         per_size = measure_predictions(model, dataset).accuracy_per_size()
     found: dict[str, Measurement | None] = {}
-    for name, function in (
-        ("equivariance", measure_equivariance),
-        ("scale_selection", measure_scale_selection),
-        ("cost", measure_cost),
-    ):
+    for name in MEASUREMENTS:
         with status.status(f"measuring: {name}"):
-            found[name] = function(model, dataset)
+            found[name] = MEASUREMENTS[name](model, dataset)
     console = Console()
     console.print(_accuracy_table(per_size))
     for name, measurement in found.items():

@@ -126,7 +126,7 @@ def allow_local_models() -> None:
 def format_seconds(seconds: float) -> str:
     """Return a duration for people.
 
-    Example:
+    Examples:
         >>> format_seconds(5), format_seconds(3700), format_seconds(400000)
         ('5 s', '1 h 1 min', '4 d 15 h')
     """

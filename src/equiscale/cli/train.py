@@ -12,7 +12,7 @@ from rich.status import Status
 from equiscale.cli import options
 from equiscale.cli.option_groups import RunOptions, TrainingOptions, with_option_groups
 from equiscale.cli.progress import print_doubts
-from equiscale.cli.sweep import job_settings
+from equiscale.cli.sweep import job_settings, parse_rates
 from equiscale.core.errors import EquiscaleError, OptionError
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ def train(
         str, typer.Option(help="small2large, mid2rest, large2small or all2all.")
     ] = "mid2rest",
     seed: Annotated[int, typer.Option(min=0)] = 1,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
+    lr: Annotated[
+        str, typer.Option(help="Learning rate, or published: that of the paper.")
+    ] = "1e-3",
     option: options.ModelOption = [],  # noqa: B006 - typer reads it, nobody changes it
     results: options.Results = options.DEFAULT_RESULTS,
     training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
@@ -50,12 +52,15 @@ def train(
     from equiscale.experiments.sweep_file import SweepRequest
     from equiscale.results.store import RunStore
 
+    rates = parse_rates(lr)
+    if rates != "published" and len(rates) > 1:
+        raise OptionError("--lr takes one learning rate; `equiscale sweep` takes several")
     request = SweepRequest(
         models=(model,),
         data=(data,),
         scenarios=(scenario,),
         seeds=(seed,),
-        learning_rates=(lr,),
+        learning_rates=rates,
         training=training.changes,
         options={model: options.parse_assignments(option)} if option else {},
     )

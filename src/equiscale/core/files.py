@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 def canonical_json(value: object) -> str:
     """Return the one JSON text of a value: sorted keys, no spaces, no NaN.
 
-    Example:
+    Examples:
         >>> canonical_json({"b": 1, "a": [1.0, None]})
         '{"a":[1.0,null],"b":1}'
     """
@@ -54,7 +54,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         StorageError: The file cannot be written: no space, no permission, no such directory.
 
-    Example:
+    Examples:
         >>> with atomic_write(Path("numbers.bin")) as file:  # doctest: +SKIP
         ...     file.write(b"123")
     """

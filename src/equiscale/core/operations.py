@@ -6,7 +6,7 @@ from __future__ import annotations
 def standard_operations(input_size: int, kernel_size: int) -> int:
     """Return `2 k² (n − k + 1)²`: a valid convolution of an n×n input with a k×k kernel.
 
-    Example:
+    Examples:
         >>> standard_operations(64, 7)
         329672
     """
@@ -16,7 +16,7 @@ def standard_operations(input_size: int, kernel_size: int) -> int:
 def scaled_operations(input_size: int, kernel_size: int) -> int:
     """Return the sum of `standard_operations` over the kernel sizes k, k + 2, … up to n.
 
-    Example:
+    Examples:
         >>> scaled_operations(64, 7)
         38418968
     """

@@ -19,7 +19,7 @@ def check_positive(**sizes: int) -> None:
 def check_numbers(name: str, values: object) -> None:
     """Raise `OptionError` unless the option is a list, tuple or range of finite numbers, not empty.
 
-    Example:
+    Examples:
         >>> check_numbers("scales", (1.0, 2.0))
     """
     numbers = list(values) if isinstance(values, Iterable) else []

@@ -14,7 +14,7 @@ T = TypeVar("T")
 def unknown_name_message(kind: str, name: object, known: Iterable[str]) -> str:
     """Say that `name` is no `kind`, with the near matches first and then all that exist.
 
-    Example:
+    Examples:
         >>> unknown_name_message("model", "standart", ["standard", "xu"])
         "unknown model 'standart'; did you mean 'standard'? Known: standard, xu"
     """
@@ -31,7 +31,7 @@ class Registry(Generic[T]):
         kind: What an entry is, for messages.
         hint: Said of a name that is not known.
 
-    Example:
+    Examples:
         >>> colours: Registry[int] = Registry("colour")
         >>> colours.add("red", 0xFF0000)
         >>> colours["red"] == 0xFF0000

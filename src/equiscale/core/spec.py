@@ -37,7 +37,7 @@ class Split(str, Enum):
 class Scenario(str, Enum):
     """Which object sizes are trained on and which are tested.
 
-    Example:
+    Examples:
         >>> Scenario("mid2rest").train_sizes[:3]
         (33, 34, 35)
         >>> len(Scenario.MID_TO_REST.sizes(Split.TEST))

@@ -110,7 +110,7 @@ class StirDataset:
         name: How reports call it.
         arrays: Its validated contents.
 
-    Example:
+    Examples:
         >>> dataset = load_dataset("emoji")  # doctest: +SKIP
         >>> train = dataset.select(Split.TRAIN, Scenario.MID_TO_REST.train_sizes)  # doctest: +SKIP
         >>> train.images.shape  # doctest: +SKIP

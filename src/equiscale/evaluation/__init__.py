@@ -3,7 +3,7 @@
 from equiscale.evaluation.accuracy import accuracy_per_size, measure_predictions, predict
 from equiscale.evaluation.cost import OperationCount, count_operations, measure_inference_seconds
 from equiscale.evaluation.equivariance import EquivarianceErrors, equivariance_error
-from equiscale.evaluation.scale_selection import ScaleSelection, scale_selection
+from equiscale.evaluation.selection import ScaleSelection, scale_selection
 
 __all__ = [
     "EquivarianceErrors",

@@ -50,10 +50,11 @@ def device_of(model: nn.Module) -> torch.device:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode for the block, then back into the mode it was in."""
-    mode = model.training
+    """Put a model into evaluation mode for the block, then every module back into its own."""
+    in_training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        model.train(mode)
+        for module in in_training:  # one by one: somebody may have frozen those inside
+            module.training = True

@@ -21,7 +21,6 @@ from equiscale.layers.fourier_conv3d import fourier_cost, ordinary_cost
 from equiscale.layers.frugal_conv3d import FrugalConv3d
 from equiscale.layers.spectral.cost import forward_cost
 from equiscale.layers.spectral.ops import Settings
-from equiscale.results.key import RunKey
 from equiscale.results.record import Measurement
 
 TIMING_BATCH = 16
@@ -118,7 +117,7 @@ def peak_memory_bytes(device: torch.device) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def measure_cost(model: nn.Module, dataset: StirDataset, key: RunKey | None = None) -> Measurement:
+def measure_cost(model: nn.Module, dataset: StirDataset) -> Measurement:
     """Return operations, inference time and peak memory for a record."""
     operations = count_operations(model, dataset.channels)
     return Measurement(

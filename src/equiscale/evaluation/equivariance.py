@@ -16,7 +16,6 @@ from equiscale.core.errors import OptionError
 from equiscale.core.spec import CANVAS, Split
 from equiscale.data.dataset import Selection, StirDataset
 from equiscale.evaluation.accuracy import EVALUATION_BATCH, device_of, evaluating
-from equiscale.results.key import RunKey
 from equiscale.results.record import Measurement
 
 SIZE_PAIRS = ((64, 49), (49, 64), (48, 33), (33, 48), (32, 17), (17, 32))
@@ -98,9 +97,7 @@ def stages_of(model: nn.Module) -> Stages | None:
     return stages if callable(stages) else None
 
 
-def measure_equivariance(
-    model: nn.Module, dataset: StirDataset, key: RunKey | None = None
-) -> Measurement | None:
+def measure_equivariance(model: nn.Module, dataset: StirDataset) -> Measurement | None:
     """Return the errors for a record; None for a model without usable feature maps."""
     if stages_of(model) is None:
         return None

@@ -44,7 +44,7 @@ def pack_runs(seconds: Sequence[float], capacity: float) -> list[list[int]]:
 
     First fit, longest first; one that is longer than the capacity gets its own group.
 
-    Example:
+    Examples:
         >>> pack_runs([30, 20, 70, 10], capacity=80)
         [[2, 3], [0, 1]]
     """

@@ -1,6 +1,6 @@
 """What the job measures on the trained model besides its predictions.
 
-To add a measurement: write a function of model, dataset and key in `evaluation/` and register it
+To add a measurement: write a function of model and dataset in `evaluation/` and register it
 here. Its values and arrays land in the record under its name.
 """
 
@@ -15,12 +15,12 @@ from equiscale.core.registry import Registry
 from equiscale.data.dataset import StirDataset
 from equiscale.evaluation.cost import measure_cost
 from equiscale.evaluation.equivariance import measure_equivariance
-from equiscale.evaluation.scale_selection import measure_scale_selection
+from equiscale.evaluation.selection import measure_scale_selection
 from equiscale.results.key import RunKey
 from equiscale.results.record import Measurement
 
-Measure = Callable[[nn.Module, StirDataset, RunKey], Measurement | None]
-"""Returns None for a model, dataset or scenario that it does not apply to."""
+Measure = Callable[[nn.Module, StirDataset], Measurement | None]
+"""Returns None for a model or dataset that it does not apply to."""
 
 _log = logging.getLogger(__name__)
 MEASUREMENTS: Registry[Measure] = Registry("measurement")
@@ -40,7 +40,7 @@ def collect_measurements(
 def _measure(name: str, model: nn.Module, dataset: StirDataset, key: RunKey) -> Measurement | None:
     """Measure; what goes wrong in a model's own code is noted and does not cost the run."""
     try:
-        return MEASUREMENTS[name](model, dataset, key)
+        return MEASUREMENTS[name](model, dataset)
     except Exception as error:
         _log.warning("%s of %s cannot be measured: %s", name, key, error)
         return Measurement(values={"error": f"{type(error).__name__}: {error}"})

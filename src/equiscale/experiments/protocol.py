@@ -121,7 +121,7 @@ def choose_learning_rate(accuracies: Mapping[float, Sequence[float]]) -> float:
     Args:
         accuracies: Best validation accuracies of the trial runs by learning rate.
 
-    Example:
+    Examples:
         >>> choose_learning_rate({1e-3: [0.5, 0.6, 0.9], 1e-2: [0.7, 0.6, 0.1]})
         0.001
     """

@@ -17,7 +17,7 @@ Cell = tuple[str, str, str]
 def published_learning_rates() -> Mapping[Cell, float]:
     """Return the learning rate by dataset, scenario and model.
 
-    Example:
+    Examples:
         >>> published_learning_rates()["emoji", "all2all", "pixel_pool"]
         0.01
     """

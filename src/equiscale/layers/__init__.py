@@ -5,14 +5,14 @@ from equiscale.layers.conversion import convert
 from equiscale.layers.gaussian_derivative import GaussianDerivativeConv2d
 from equiscale.layers.global_pool import GlobalMaxPool
 from equiscale.layers.multi_scale import KanazawaConv2d, XuConv2d
-from equiscale.layers.riesz import RieszConv2d
-from equiscale.layers.scale_channels import (
+from equiscale.layers.pooling import ScalePool, scale_pool
+from equiscale.layers.pyramid import (
     ImagePyramid,
     ScaleChannels,
     scale_channels,
     scale_factors,
 )
-from equiscale.layers.scale_pool import ScalePool, scale_pool
+from equiscale.layers.riesz import RieszConv2d
 from equiscale.layers.scaled_conv import SConv2d, scaled_conv2d
 from equiscale.layers.steerable import SteerableConv2d, SteerableLift2d
 

@@ -28,7 +28,7 @@ def pool_channels(logits: Tensor, mode: ChannelPool, kept: Tensor | None = None)
             can outvote the others by the mere height of its logits.
         kept: `[N, S]`, which channels count; all by default, and at least one.
 
-    Example:
+    Examples:
         >>> pool_channels(torch.tensor([[[0.0, 2.0], [1.0, 0.0]]]), "mean")
         tensor([[0.5000, 1.0000]])
         >>> sure, unsure = [4.0, 0.0], [0.0, 0.1]

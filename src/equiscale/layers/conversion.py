@@ -14,7 +14,7 @@ from equiscale.core.options import check_positive
 from equiscale.layers.geometry import Padding
 from equiscale.layers.kernel_scaling import Interpolation
 from equiscale.layers.method import Method
-from equiscale.layers.scale_pool import PoolMode, check_pool_mode
+from equiscale.layers.pooling import PoolMode, check_pool_mode
 from equiscale.layers.scaled_conv import SConv2d
 
 SMALLEST_KERNEL = 3
@@ -63,7 +63,7 @@ def convert(
         ConversionError: A chosen layer is dilated, has a kernel that is not square, another
             padding, or is not a plain `nn.Conv2d`; or no layer was chosen.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Conv2d(8, 4, 1))
         >>> convert(model)

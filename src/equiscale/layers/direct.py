@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equiscale.layers.geometry import Geometry, PaddingMode
 from equiscale.layers.kernel_scaling import Interpolation, rescale_kernel
-from equiscale.layers.scale_pool import PoolMode, scale_pool
+from equiscale.layers.pooling import PoolMode, scale_pool
 
 
 def direct_conv(

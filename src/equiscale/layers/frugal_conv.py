@@ -39,7 +39,7 @@ def frugal_conv2d(
     Values and gradients are those of `torch.nn.functional.conv2d`; second derivatives work too.
     Padding is a copy of its own, because padded convolutions with large kernels are slow on CPUs.
 
-    Example:
+    Examples:
         >>> frugal_conv2d(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3), padding=1)[0, 0, 0]
         tensor([4., 6., 6., 4.])
     """
@@ -58,7 +58,7 @@ class FrugalConv2d(nn.Conv2d):
         kernel_size: Side of the kernels; odd.
         padding: `"valid"`, or `"same"`: the output has the size of the input.
 
-    Example:
+    Examples:
         >>> FrugalConv2d(1, 4, 7, padding="same")(torch.zeros(2, 1, 20, 16)).shape
         torch.Size([2, 4, 20, 16])
     """

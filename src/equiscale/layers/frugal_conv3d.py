@@ -27,7 +27,7 @@ class FrugalConv3d(nn.Conv3d):
         out_channels: Channels of the output.
         kernel_size: Side of the kernels.
 
-    Example:
+    Examples:
         >>> conv, x = FrugalConv3d(2, 4, 3), torch.rand(1, 2, 5, 6, 7)
         >>> conv(x).shape
         torch.Size([1, 4, 3, 4, 5])
@@ -55,7 +55,7 @@ def frugal_conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     pixels of the scales whose kernels contain it. There, half precision and autocast compute in
     float32. The backward pass skips zeros; second derivatives work too.
 
-    Example:
+    Examples:
         >>> frugal_conv3d(torch.ones(1, 1, 3, 9, 9), torch.ones(1, 1, 3, 7, 7)).shape
         torch.Size([1, 1, 1, 3, 3])
     """
@@ -74,7 +74,7 @@ def conv3d_peaks(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Derivatives of any order are those of the first maximum; where two are equal up to rounding,
     either may count as the first. Half precision and autocast compute in float32.
 
-    Example:
+    Examples:
         >>> conv3d_peaks(torch.ones(1, 1, 3, 9, 9), torch.ones(2, 1, 3, 3, 3))
         tensor([[27., 27.]])
     """

@@ -27,7 +27,7 @@ def discrete_gaussian(sigma: float) -> Tensor:
     That is the kernel of diffusion on a grid: smoothing by σ₁ and then by σ₂ is smoothing by
     √(σ₁² + σ₂²), exactly. R = ⌈6σ⌉ + 6 leaves less than 1e-8 of the mass out.
 
-    Example:
+    Examples:
         >>> discrete_gaussian(1.0)[:3]
         tensor([0.4658, 0.2079, 0.0499], dtype=torch.float64)
     """
@@ -99,7 +99,7 @@ class GaussianDerivativeConv2d(nn.Module):
         zero_order: Whether to learn a coefficient for L itself.
         border: What lies beyond the border, `"zeros"` or `"replicate"`.
 
-    Example:
+    Examples:
         >>> layer = GaussianDerivativeConv2d(1, 8, sigmas=(1.0, 2.0), strides=(1, 2))
         >>> layer(torch.zeros(2, 1, 20, 20), 0).shape, layer(torch.zeros(2, 1, 20, 20), 1).shape
         (torch.Size([2, 8, 20, 20]), torch.Size([2, 8, 10, 10]))

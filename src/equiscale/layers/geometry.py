@@ -67,7 +67,7 @@ class Geometry:
 def fitting_kernel_sizes(base_size: int, extent: int) -> tuple[int, ...]:
     """Return k, k + 2, … up to the extent of the input: the paper's kernel sizes.
 
-    Example:
+    Examples:
         >>> fitting_kernel_sizes(7, 12)
         (7, 9, 11)
     """

@@ -13,7 +13,7 @@ class GlobalMaxPool(nn.Module):
     The gradient flows to one element per sample and channel, the first maximum, so that a layer
     in front of it can use a sparse backward pass.
 
-    Example:
+    Examples:
         >>> import torch
         >>> GlobalMaxPool()(torch.arange(12.0).reshape(1, 2, 2, 3))
         tensor([[ 5., 11.]])

@@ -32,7 +32,7 @@ def resampling_matrix(size: int, new_size: int, interpolation: Interpolation) ->
     `align_corners=False`; enlarging is the paper's case. Smooth interpolations antialias when
     they shrink, so that a smaller kernel keeps the mean of the original.
 
-    Example:
+    Examples:
         >>> resampling_matrix(2, 4, "bilinear")
         tensor([[1.0000, 0.0000],
                 [0.7500, 0.2500],

@@ -23,7 +23,7 @@ _NOWHERE = -2.0  # a position that no pixel is near to
 def corner_aligned_matrix(size: int, new_size: int) -> Tensor:
     """Return the `[new_size, size]` matrix, in float64, of bilinear resizing with aligned corners.
 
-    Example:
+    Examples:
         >>> corner_aligned_matrix(2, 3)
         tensor([[1.0000, 0.0000],
                 [0.5000, 0.5000],
@@ -97,7 +97,7 @@ class XuConv2d(nn.Module):
         kernel_sizes: Side of the kernel in each column, all odd.
         pool: Return the maximum over the columns.
 
-    Example:
+    Examples:
         >>> XuConv2d(1, 16, 7)(torch.zeros(2, 1, 20, 20)).shape
         torch.Size([2, 16, 5, 20, 20])
     """
@@ -201,7 +201,7 @@ class CanvasResizing:
     def matrix(self, rows: slice = slice(None), columns: slice = slice(None)) -> Tensor:
         """Return the `[size, size]` matrix, in float64, or some rows and columns of it.
 
-        Example:
+        Examples:
             >>> CanvasResizing(4, 0.5).matrix()
             tensor([[0., 0., 0., 0.],
                     [1., 0., 0., 0.],
@@ -232,7 +232,7 @@ class KanazawaConv2d(nn.Module):
         exponents: e of each size; the paper's are −2…4, its release used −2…3.
         factor: Ratio between neighbouring sizes.
 
-    Example:
+    Examples:
         >>> KanazawaConv2d(1, 16, 7)(torch.zeros(2, 1, 20, 20)).shape
         torch.Size([2, 16, 14, 14])
     """

@@ -43,7 +43,7 @@ def riesz_transform(x: Tensor) -> Tensor:
     depend on the direction of a frequency and not on its length. R_xx + R_yy is the negative of the
     image without its mean.
 
-    Example:
+    Examples:
         >>> parts = riesz_transform(torch.rand(1, 1, 8, 8))
         >>> float((parts[:, :, 0].mean()).abs()) < 1e-6
         True
@@ -65,7 +65,7 @@ class RieszConv2d(nn.Module):
         in_channels: Channels of the input.
         out_channels: Channels of the output.
 
-    Example:
+    Examples:
         >>> RieszConv2d(1, 8)(torch.zeros(2, 1, 20, 20)).shape
         torch.Size([2, 8, 20, 20])
     """

@@ -24,8 +24,8 @@ from equiscale.layers.geometry import (
 )
 from equiscale.layers.kernel_scaling import Interpolation, check_interpolation
 from equiscale.layers.method import Method, check_method, choose_method
+from equiscale.layers.pooling import POOL_MODES, PoolMode, check_pool_mode
 from equiscale.layers.precision import autocast_is_on, single, without_autocast
-from equiscale.layers.scale_pool import POOL_MODES, PoolMode, check_pool_mode
 from equiscale.layers.spectral.interface import spectral_conv
 
 # ruff: noqa: A002 - the name that torch.nn.functional.conv2d uses
@@ -121,7 +121,7 @@ def scaled_conv2d(
         ShapeError: A tensor has the wrong shape, or the input is too small for the kernels.
         OptionError: An option does not exist or contradicts another.
 
-    Example:
+    Examples:
         >>> x, weight = torch.randn(2, 3, 12, 12), torch.randn(8, 3, 5, 5)
         >>> scaled_conv2d(x, weight).shape
         torch.Size([2, 8, 4, 8, 8])
@@ -245,7 +245,7 @@ class SConv2d(nn.Module):
         device: Of the parameters.
         dtype: Of the parameters.
 
-    Example:
+    Examples:
         >>> x = torch.randn(2, 3, 32, 32)
         >>> SConv2d(3, 16, kernel_size=7)(x).shape
         torch.Size([2, 16, 13, 26, 26])

@@ -157,7 +157,7 @@ class SteerableLift2d(_SteerableConv):
         basis: ψ `[F, S, K, K]`, from `hermite_basis` or `disco_basis`; a valid convolution.
         bias: Add a learned bias per output channel.
 
-    Example:
+    Examples:
         >>> SteerableLift2d(1, 16, hermite_basis())(torch.zeros(2, 1, 20, 20)).shape
         torch.Size([2, 16, 4, 6, 6])
     """

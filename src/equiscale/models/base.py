@@ -243,7 +243,7 @@ def register_model(
 def list_models(group: ModelGroup | None = None) -> list[str]:
     """Return the names of all registered models, those of the paper first, or of one group.
 
-    Example:
+    Examples:
         >>> len(list_models("paper"))
         11
     """
@@ -272,7 +272,7 @@ def create_model(name: str, *, in_channels: int, num_classes: int, **options: An
         num_classes: Number of logits.
         options: Passed to the model; `model_card(name).options` lists them.
 
-    Example:
+    Examples:
         >>> create_model("standard", in_channels=1, num_classes=36)(torch.zeros(2, 1, 64, 64)).shape
         torch.Size([2, 36])
     """

@@ -83,7 +83,7 @@ def load_model(path: str | Path, *, allow_import: bool = False) -> nn.Module:
             package: `model/dataset/scenario`, see `equiscale.list_weights`.
         allow_import: Whether a module that the file names may be imported.
 
-    Example:
+    Examples:
         >>> model = load_model("scale_channels/emoji/mid2rest")
         >>> model(torch.zeros(1, 1, 64, 64)).shape
         torch.Size([1, 36])

@@ -27,7 +27,7 @@ def models_promises() -> str:
 def _show(value: object) -> str:
     """Return the default of an option, numbers in lists to three digits.
 
-    Example:
+    Examples:
         >>> _show((0.35355, 1.0)), _show("same")
         ('(0.354, 1)', "'same'")
     """

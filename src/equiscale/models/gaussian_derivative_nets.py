@@ -149,7 +149,7 @@ class GaussianDerivativeNet(Classifier):
 def sampling_grids(sigmas: Sequence[float], sampling: float) -> list[int]:
     """Return the step of the grid in front of and behind each layer: powers of two, from 1.
 
-    Example:
+    Examples:
         >>> sampling_grids([1.0, 2.0, 4.5], sampling=1.0)
         [1, 1, 2, 4]
     """

@@ -27,7 +27,7 @@ def model_fingerprint(name: str) -> str:
     The files are that of the factory and those it imports, as far as they are not installed: a
     record that was made with another fingerprint may be one of an older version of the model.
 
-    Example:
+    Examples:
         >>> model_fingerprint("standard") == model_fingerprint("standard")
         True
     """

@@ -14,7 +14,7 @@ from equiscale.layers.channel_pool import ChannelPool, check_channel_pool, pool_
 from equiscale.layers.frugal_conv import FrugalConv2d
 from equiscale.layers.geometry import Padding
 from equiscale.layers.kernel_scaling import Interpolation
-from equiscale.layers.scale_channels import DROPOUT, FACTORS, TRAIN_FACTORS, ImagePyramid
+from equiscale.layers.pyramid import DROPOUT, FACTORS, TRAIN_FACTORS, ImagePyramid
 from equiscale.models.base import CHANNELS, Classifier, register_model
 
 
@@ -72,11 +72,22 @@ class ScaleChannelNet(Classifier):
         self.head = nn.Linear(CHANNELS[1], num_classes)
         self.pyramid = pyramid
 
-    def stages(self, x: Tensor) -> dict[str, Tensor]:
-        """`[N, C, H, W] ->` maps of every channel, such as `stage2 at 0.5 [N, 32, H/2, W/2]`."""
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, num_classes]`, in training from the channels that are drawn."""
         self.check_images(x)
+        return self.classify(self._maps(self.pyramid(x)))
+
+    def stages(self, x: Tensor) -> dict[str, Tensor]:
+        """`[N, C, H, W] ->` maps of every channel, such as `stage2 at 0.5 [N, 32, H/2, W/2]`.
+
+        All channels, whatever the dropout.
+        """
+        self.check_images(x)
+        return self._maps(self.pyramid.copies(x, self.pyramid.factors))
+
+    def _maps(self, copies: dict[float, Tensor]) -> dict[str, Tensor]:
         maps = {}
-        for factor, copy in self.pyramid(x).items():
+        for factor, copy in copies.items():
             first = F.relu(self.conv1(copy))
             maps[f"stage1 at {factor:.3g}"] = first
             maps[f"stage2 at {factor:.3g}"] = F.relu(self.conv2(first))

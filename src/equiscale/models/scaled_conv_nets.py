@@ -14,7 +14,7 @@ from equiscale.layers.frugal_conv3d import FrugalConv3d
 from equiscale.layers.geometry import Padding
 from equiscale.layers.kernel_scaling import Interpolation
 from equiscale.layers.method import Method
-from equiscale.layers.scale_pool import PoolMode
+from equiscale.layers.pooling import PoolMode
 from equiscale.models.base import CHANNELS, TwoStageNet, register_model
 
 CITATION = "Altstidl et al., arXiv 2211.10288"
@@ -105,10 +105,10 @@ class ScalePoolingNet(TwoStageNet):
     guarantee="Every pixel takes its strongest response over all kernel sizes k, k + 2, … that "
     "fit: the response of a blob detector varies by 6 % from σ 2 to σ 9, where standard "
     "loses 89 %.",
-    limits="Kernels are only enlarged, so that objects smaller than those trained on are not "
-    "matched; a kernel of size K fits nowhere nearer than K/2 to the border, so that "
-    "logits of an untrained network change by up to 2 % when a small object moves by "
-    "four pixels.",
+    limits="Kernels are only enlarged, so that an object smaller than those trained on is matched "
+    "only as far as those used enlarged kernels; a kernel of size K fits nowhere nearer than "
+    "K/2 to the border, so that logits of an untrained network change by up to 2 % when a small "
+    "object moves by four pixels.",
 )
 class PixelPoolNet(ScalePoolingNet):
     """`[N, C, H, W] -> [N, num_classes]`: maximum over scale at every pixel."""

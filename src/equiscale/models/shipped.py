@@ -47,7 +47,7 @@ class WeightsCard:
 def list_weights() -> list[str]:
     """Return the names of all weights that come with the package.
 
-    Example:
+    Examples:
         >>> "scale_channels/emoji/mid2rest" in list_weights()
         True
     """
@@ -57,7 +57,7 @@ def list_weights() -> list[str]:
 def weights_card(name: str) -> WeightsCard:
     """Return the card of weights, or raise `UnknownNameError` with the near matches.
 
-    Example:
+    Examples:
         >>> weights_card("scale_channels/emoji/mid2rest").seed
         1
     """

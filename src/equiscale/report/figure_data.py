@@ -83,9 +83,15 @@ class FigureData:
         return str(self.cells.filter(pl.col("dataset") == dataset)["dataset_name"][0])
 
     def models(self, wanted: Sequence[str] | None) -> list[str]:
-        """Return the models that have runs; those wanted, and any that this package lacks."""
+        """Return the models that have runs: those wanted, any that this package lacks.
+
+        A model with options, `name {…}`, is wanted where `name` is.
+        """
         present = style_models(sorted(self.cells["model"].unique().to_list()))
-        return [m for m in present if wanted is None or m in wanted or m not in STYLES]
+        if wanted is None:
+            return list(present)
+        names = {model: model.partition(" {")[0] for model in present}
+        return [m for m, name in names.items() if name in wanted or name not in STYLES]
 
     def selection(self, pool: str) -> Selection:
         """Return the scale selection of a run with this pool, of emoji mid2rest if there is one."""

@@ -140,21 +140,24 @@ def _published(datasets: list[str]) -> dict[str, Any]:
 
 
 def _selections(selections: Iterable[Selection]) -> tuple[list[dict[str, Any]], int]:
-    """Return one entry per cell; letters stand for kernel sizes, from '0' for 1 in steps of 1."""
+    """Return one entry per cell as far as they fit, and of how many cells something does not."""
     entries, left_out = [], 0
     selection_bytes = map_bytes = 0
     for selection in selections:
         layer = selection.last_layer
         chosen = selection.chosen[layer][:, :: selection.instances]
         text = encode_sizes(chosen)
-        selection_bytes += _compressed(text)
-        if selection_bytes > SELECTION_BUDGET:
+        needed = _compressed(text)
+        if selection_bytes + needed > SELECTION_BUDGET:
             left_out += 1
             continue
+        selection_bytes += needed
         maps = _pixel_maps(selection, layer)
-        map_bytes += _compressed(maps["text"]) if maps else 0
-        if map_bytes > MAP_BUDGET:
+        needed = _compressed(maps["text"]) if maps else 0
+        if map_bytes + needed > MAP_BUDGET:
             maps, left_out = None, left_out + 1
+        else:
+            map_bytes += needed
         entries.append(
             {
                 **dict(zip(CELL, selection.cell, strict=True)),
@@ -185,7 +188,7 @@ def _pixel_maps(selection: Selection, layer: str) -> dict[str, Any] | None:
 
 
 def encode_sizes(kernel_sizes: NDArray[np.uint8]) -> str:
-    """Return kernel sizes as a text with one character each, in the order of the array."""
+    """Return kernel sizes as a text with one character each, '0' for 0, in the array's order."""
     codes = kernel_sizes.astype(np.uint16) + _FIRST_LETTER
     codes[codes >= ord("\\")] += 1  # the backslash would be escaped in JSON
     return codes.tobytes().decode("utf-16-le")

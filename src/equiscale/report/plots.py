@@ -62,13 +62,13 @@ def plot_accuracy(data: FigureData, wanted: Sequence[str] | None) -> Figure:
             _draw_seeds(axis, place, styles[model], cells.get(model), published.get(model))
         axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
         axis.set_ylim(len(styles) - 0.4, -0.6)
-        axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=None))
         axis.xaxis.set_major_locator(MaxNLocator(4))
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="y", visible=False)
         if styles.keys().isdisjoint(cells.keys() | published.keys()):
             _mark_empty(axis)
-    figure.supxlabel("accuracy on the test sizes", fontsize=8)
+    figure.supxlabel("accuracy on the test sizes, %", fontsize=8)
     _legend(figure, _seed_legend())
     return figure
 
@@ -92,12 +92,12 @@ def plot_sizes(data: FigureData, wanted: Sequence[str] | None) -> Figure:
     return figure
 
 
-def plot_equivariance(data: FigureData, stage: str | None) -> Figure:
+def plot_equivariance(data: FigureData, last_stage: bool = False) -> Figure:
     """Fig. 6 / Suppl. 3: equivariance error against accuracy, one marker per run."""
     known = data.models(EQUIVARIANCE_MODELS)
     errors = data.errors.filter(pl.col("model").is_in(known))
-    if stage is not None:
-        errors = errors.filter(pl.col("stage") == stage)
+    if last_stage:
+        errors = errors.filter(pl.col("last")).with_columns(stage=pl.lit("last stage"))
     _require(errors["error"].to_list(), "no equivariance error was measured")
     styles = _styles(errors["model"].unique().to_list())
     rows = [
@@ -159,11 +159,12 @@ def plot_pixel_selection(data: FigureData) -> Figure:
     if layer not in selection.maps:
         raise NothingToDrawError("no run holds the maps of its pixel pooling")
     maps = selection.maps[layer]
+    kernel_range = {"vmin": min(7, maps.min()), "vmax": max(57, maps.max())}
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.subplots(2, 2)
     for axis, size in zip(axes.flat, MAP_SIZES, strict=True):
         tiles = _tiles(maps[SIZES.index(size)])
-        shown = axis.imshow(tiles, vmin=7, vmax=57, cmap="viridis", interpolation="nearest")
+        shown = axis.imshow(tiles, **kernel_range, cmap="viridis", interpolation="nearest")
         axis.set_title(f"object size {size}")
         axis.set_axis_off()
     bar = figure.colorbar(shown, ax=axes, shrink=0.7, pad=0.02)
@@ -436,6 +437,7 @@ def _draw_errors(
             alpha=0.75,
             mew=0,
         )
+    axis.margins(y=0.1)
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     drawn = [runs["error"].drop_nulls() for runs in errors.values() if runs is not None]
     found = [error for series in drawn for error in series]
@@ -445,7 +447,7 @@ def _draw_errors(
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     else:
-        axis.set_xlim(left=0)
+        axis.set_xlim(0, 1.1 * max(found) or 1)  # all of them can be 0
 
 
 def _mark_empty(axis: Axes) -> None:

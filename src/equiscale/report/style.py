@@ -42,7 +42,7 @@ _SOLID, _LONG, _SHORT, _MIXED = "", "8 3", "2 3", "8 3 2 3"
 _LONGEST, _EVEN, _TWO_DOTS, _SPARSE = "12 4", "5 4", "8 3 2 3 2 3", "2 6"
 _GREY, _GOLD = ("#595f69", "#a9b0bb"), ("#8a6d00", "#e3c53f")
 _BLUE, _ORANGE, _BROWN = ("#0063b1", "#5aaef5"), ("#c44400", "#ff8a4c"), ("#a3620a", "#f0b35a")
-_PAPER_STYLES = {
+STYLES = {
     "standard": ModelStyle("Standard CNN", *_GREY, _SOLID, "o"),
     "spatial_transform": ModelStyle("Spatial transformer", "#b0457b", "#e58ab8", _LONG, "v"),
     "ensemble": ModelStyle("Pyramid ensemble", *_GOLD, _SHORT, "s"),
@@ -54,9 +54,6 @@ _PAPER_STYLES = {
     "slice_pool": ModelStyle("SConv, slice pool", *_ORANGE, _SOLID, "d"),
     "energy_pool": ModelStyle("SConv, energy pool", *_BROWN, _MIXED, "D"),
     "conv3d": ModelStyle("SConv, 3-D conv", "#287a6c", "#5fd0bb", _SHORT, "p"),
-}
-PAPER_MODELS = tuple(_PAPER_STYLES)
-STYLES = _PAPER_STYLES | {
     "scale_channels": ModelStyle("Scale channels", "#4a0d6b", "#f3c9ff", _SOLID, "*"),
     "gaussian_derivative": ModelStyle("Gaussian deriv.", "#1d3b8b", "#c3d0ff", _TWO_DOTS, "h"),
     "riesz": ModelStyle("Riesz", "#a01c4b", "#ff8fab", _TWO_DOTS, "X"),
@@ -76,6 +73,7 @@ _OTHERS = (
     ("#7d3fb0", "#cc97f5", _SHORT, "^"),
 )
 
+_DASHES = (_LONG, _MIXED, _SHORT, _TWO_DOTS, _EVEN, _SPARSE, _LONGEST)
 _LABEL_LETTERS = 44
 
 SCENARIO_LABELS = {
@@ -102,9 +100,17 @@ def style_models(models: Sequence[str]) -> dict[str, ModelStyle]:
     known = {name: STYLES[name] for name in STYLES if name in models}
     unknown = sorted(set(models) - set(STYLES))
     for index, name in enumerate(unknown):
-        light, dark, dash, marker = _OTHERS[index % len(_OTHERS)]
-        known[name] = ModelStyle(short_label(name), light, dark, dash, marker)
+        known[name] = _other_style(short_label(name), index)
     return known
+
+
+def _other_style(label: str, index: int) -> ModelStyle:
+    """Return a style of which no two are equal: each round of the colours has other marks."""
+    light, dark, dash, marker = _OTHERS[index % len(_OTHERS)]
+    turn = index // len(_OTHERS)
+    dash = _DASHES[(_DASHES.index(dash) + turn) % len(_DASHES)]
+    marker = MARKERS[(MARKERS.index(marker) + turn) % len(MARKERS)]
+    return ModelStyle(label, light, dark, dash, marker)
 
 
 def order_datasets(datasets: Iterable[str]) -> list[str]:
@@ -126,7 +132,7 @@ def scenario_label(scenario: str) -> str:
 def short_label(name: str) -> str:
     """Return the last part of `package.module:factory`, with its options if it has any.
 
-    Example:
+    Examples:
         >>> short_label('my.package:net {"dropout": 0.5, "factors": [0.35, 0.5, 0.7071]}')
         'net, dropout 0.5, factors 0.35…0.707'
     """

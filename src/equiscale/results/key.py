@@ -39,7 +39,7 @@ class TrainingProtocol:
             `shift` moves it by up to 8 pixels.
         version: The protocol that the other fields differ from, or not.
 
-    Example:
+    Examples:
         >>> TrainingProtocol().label
         'paper-1'
         >>> TrainingProtocol(batch_size=32, reshuffle=True).label

@@ -39,6 +39,9 @@ def record_row(record: RunRecord) -> dict[str, Any]:
     }
     per_size = record.predictions.accuracy_per_size()
     row |= {f"accuracy_{size}": accuracy for size, accuracy in per_size.items()}
+    stages = _stages(record)
+    if stages is not None:
+        row["equivariance.stages"] = canonical_json(stages)
     for name, measurement in record.measurements.items():
         row |= {f"{name}.{item}": v for item, v in measurement.values.items() if _is_scalar(v)}
         row |= {f"{name}.{item}": v for item, v in measurement.timings.items() if _is_scalar(v)}
@@ -88,6 +91,12 @@ def _parquet(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> bytes:
     table = {column: [row.get(column) for row in rows] for column in columns}
     _import_polars().DataFrame(table, strict=False).write_parquet(buffer)
     return buffer.getvalue()
+
+
+def _stages(record: RunRecord) -> list[str] | None:
+    """Return the stages that were measured, from first to last, which no other column tells."""
+    measurement = record.measurements.get("equivariance")
+    return None if measurement is None else measurement.values.get("stages")
 
 
 def _timings(record: RunRecord) -> dict[str, Any]:

@@ -6,13 +6,14 @@ Random generators need no place in it: the loop seeds them anew for every epoch.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from equiscale.core.files import atomic_write
 from equiscale.results.record import History
@@ -21,6 +22,7 @@ from equiscale.training.loop import EpochTimings, Trainer
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CHECKPOINT_SECONDS = 10.0
 _STATE = "equiscale_state"
+_log = logging.getLogger(__name__)
 
 
 class Checkpointer:
@@ -51,8 +53,9 @@ class Checkpointer:
             return False
         try:
             load_checkpoint(trainer, self.path)
-        except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError):
+        except (SafetensorError, KeyError, ValueError, TypeError) as error:
             # Not worth a failed run: without a usable checkpoint it starts over.
+            _log.warning("starting over, %s cannot be used: %s", self.path, error)
             self.path.unlink(missing_ok=True)
             return False
         return True
@@ -78,18 +81,30 @@ def save_checkpoint(trainer: Trainer, path: Path) -> None:
 
 
 def load_checkpoint(trainer: Trainer, path: Path) -> None:
-    """Bring a run to where `save_checkpoint` left it."""
+    """Bring a run to where `save_checkpoint` left it, or raise and leave it as it is."""
     with safe_open(path, framework="pt") as file:
         state = json.loads(file.metadata()[_STATE])
         values: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     values |= state["optimizer"]
     history = History(**{name: tuple(items) for name, items in state["history"].items()})
     timings = EpochTimings(**{name: tuple(items) for name, items in state["timings"].items()})
+    weights, best = _part(values, "model."), _part(values, "best.")
+    moments = _optimizer_state(_part(values, "optimizer."))
+    for found in (weights, best):
+        _check_weights(found, trainer.model)
     device = next(trainer.model.parameters()).device
-    best = {name: tensor.to(device) for name, tensor in _part(values, "best.").items()}
-    trainer.model.load_state_dict(_part(values, "model."))
-    _load_optimizer(trainer, _part(values, "optimizer."))
-    trainer.best_weights, trainer.history, trainer.timings = best, history, timings
+    trainer.model.load_state_dict(weights)
+    groups = trainer.optimizer.state_dict()["param_groups"]
+    trainer.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    trainer.best_weights = {name: tensor.to(device) for name, tensor in best.items()}
+    trainer.history, trainer.timings = history, timings
+
+
+def _check_weights(found: dict[str, Tensor], model: nn.Module) -> None:
+    """Make sure that all weights fit before `load_state_dict` copies the first of them."""
+    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if {name: tensor.shape for name, tensor in found.items()} != expected:
+        raise ValueError("it holds the weights of another model")
 
 
 def _flatten(trainer: Trainer) -> dict[str, Any]:
@@ -101,13 +116,12 @@ def _flatten(trainer: Trainer) -> dict[str, Any]:
     return values
 
 
-def _load_optimizer(trainer: Trainer, values: dict[str, Any]) -> None:
+def _optimizer_state(values: dict[str, Any]) -> dict[int, dict[str, Any]]:
     state: dict[int, dict[str, Any]] = {}
     for name, value in values.items():
         index, _, item = name.partition(".")
         state.setdefault(int(index), {})[item] = value
-    groups = trainer.optimizer.state_dict()["param_groups"]
-    trainer.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    return state
 
 
 def _part(values: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from equiscale.layers.direct import extend
 from equiscale.layers.geometry import Geometry
 from equiscale.layers.kernel_scaling import Interpolation
-from equiscale.layers.scale_pool import PoolMode, scale_pool
+from equiscale.layers.pooling import PoolMode, scale_pool
 from equiscale.layers.spectral.ops import NO_POOL, Settings, spectral_operator
 
 

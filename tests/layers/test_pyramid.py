@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.layers import ImagePyramid, ScaleChannels, scale_channels, scale_factors
 from equiscale.layers.channel_pool import pool_channels
-from equiscale.layers.scale_channels import resize_images
+from equiscale.layers.pyramid import resize_images
 
 FACTORS = (0.5, 0.7, 1.0, 1.3)
 

@@ -18,7 +18,6 @@ from equiscale.data.dataset import StirDataset
 from equiscale.evaluation.accuracy import EVALUATION_BATCH, device_of, evaluating
 from equiscale.evaluation.equivariance import stages_of
 from equiscale.layers import SConv2d
-from equiscale.results.key import RunKey
 from equiscale.results.record import Measurement
 
 EXAMPLE_CLASS = "smile"
@@ -111,9 +110,7 @@ def example_object(dataset: StirDataset) -> int:
     return label * dataset.num_instances
 
 
-def measure_scale_selection(
-    model: nn.Module, dataset: StirDataset, key: RunKey | None = None
-) -> Measurement | None:
+def measure_scale_selection(model: nn.Module, dataset: StirDataset) -> Measurement | None:
     """Return the chosen kernel sizes for a record; None for a model that chooses none."""
     layers = pooling_layers(model)
     if not layers:
@@ -124,6 +121,7 @@ def measure_scale_selection(
     arrays |= {f"maps.{name}": array for name, array in measured.maps.items()}
     values = {
         "layers": {name: layer.pool for name, layer in layers.items()},
+        "order": list(layers),
         "class_names": list(dataset.class_names),
         "instances": dataset.num_instances,
         "example": measured.example,

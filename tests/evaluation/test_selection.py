@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from equiscale import SConv2d, Split, StirDataset, create_model, load_dataset
 from equiscale.core.errors import OptionError
-from equiscale.evaluation.scale_selection import measure_scale_selection, scale_selection
+from equiscale.evaluation.selection import measure_scale_selection, scale_selection
 from equiscale.layers import scaled_conv2d
-from equiscale.layers.scale_pool import PoolMode
+from equiscale.layers.pooling import PoolMode
 
 KERNELS = (33, 41, 49)
 

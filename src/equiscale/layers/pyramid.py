@@ -29,7 +29,7 @@ def scale_factors(smallest: float, largest: float, per_octave: int = 2) -> tuple
         largest: No factor is above it.
         per_octave: Factors per doubling.
 
-    Example:
+    Examples:
         >>> [round(factor, 3) for factor in scale_factors(0.5, 1.5)]
         [0.5, 0.707, 1.0, 1.414]
     """
@@ -70,7 +70,7 @@ def resize_images(
         interpolation: As for kernels.
         blur: Standard deviation of a Gaussian that is applied behind, in new pixels.
 
-    Example:
+    Examples:
         >>> resize_images(torch.zeros(2, 3, 64, 48), 0.5).shape
         torch.Size([2, 3, 32, 24])
     """
@@ -130,7 +130,7 @@ class ImagePyramid(nn.Module):
         blur: Standard deviation of a Gaussian in each copy's own pixels, so that copies that were
             enlarged and copies that were shrunk are equally sharp; 0 for none.
 
-    Example:
+    Examples:
         >>> copies = ImagePyramid((0.5, 1.0))(torch.zeros(1, 1, 64, 64))
         >>> {factor: copy.shape[2] for factor, copy in copies.items()}
         {0.5: 32, 1.0: 64}
@@ -165,13 +165,16 @@ class ImagePyramid(nn.Module):
 
     def forward(self, x: Tensor) -> dict[float, Tensor]:
         """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`."""
+        return self.copies(x, self._draw_factors() if self.training else self.factors)
+
+    def copies(self, x: Tensor, factors: Sequence[float]) -> dict[float, Tensor]:
+        """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}` for these factors."""
         if x.ndim != 4 or not x.is_floating_point():
             raise ShapeError(
                 "a pyramid needs images [N, C, H, W] of floating-point numbers, got "
                 f"{list(x.shape)} of {x.dtype}"
             )
-        factors = self._draw_factors() if self.training else self.factors
-        matrices = _resizing_matrices(*x.shape[2:], factors, self.interpolation, self.blur)
+        matrices = _resizing_matrices(*x.shape[2:], tuple(factors), self.interpolation, self.blur)
         copies = {}
         for factor, (rows, columns) in zip(factors, matrices, strict=True):
             if factor > max(self.factors):
@@ -204,7 +207,7 @@ class ScaleChannels(nn.Module):
         interpolation: How images are resized.
         blur: As for `ImagePyramid`.
 
-    Example:
+    Examples:
         >>> backbone = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
         >>> ScaleChannels(backbone, factors=(0.5, 1.0))(torch.zeros(2, 1, 32, 32)).shape
         torch.Size([2, 4])
@@ -291,7 +294,7 @@ def scale_channels(
     the original one, and must take copies of an eighth of the image's sides: for smaller images,
     or networks that reduce them a lot, leave the smallest of `train_factors` out.
 
-    Example:
+    Examples:
         >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
         >>> robust = scale_channels(network)
         >>> robust.eval()(torch.zeros(1, 3, 64, 64)).shape

@@ -63,7 +63,7 @@ def scale_pool(
             pixel, `[N, C]` for the others.
         areas: For mean_energy, the pixels of each map that are not frame; by default all.
 
-    Example:
+    Examples:
         >>> import torch
         >>> stack = torch.tensor([[0.0, 3.0], [2.0, 2.0]]).reshape(1, 1, 2, 1, 2)
         >>> scale_pool(stack, "pixel").flatten().tolist()
