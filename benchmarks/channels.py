@@ -41,7 +41,7 @@ RANGES = {
     "0.35 to 1": scale_factors(0.35, 1.0),
     "1 only": (1.0,),
     "0.35 to 1.41, four per octave": scale_factors(0.35, 1.42, per_octave=4),
-    "0.35 to 1.41, one per octave": scale_factors(0.35, 1.42, per_octave=1),
+    "0.35 to 1.41, one per octave": FACTORS[::2],
 }
 
 
@@ -130,7 +130,11 @@ def kept_runs(store: RunStore) -> Iterator[RunRecord]:
             yield record
 
 
-PARTS = {"pooling": ("channels", measure_run), "alone": ("channels_alone", measure_alone)}
+PARTS = {
+    "pooling": ("channels", "emoji", measure_run),
+    "alone": ("channels_alone", "mnist", measure_alone),
+}
+"""Name of the file, dataset, what is measured on each run."""
 
 
 def main() -> None:
@@ -144,9 +148,9 @@ def main() -> None:
     store = RunStore(arguments.results)
     records = sorted(kept_runs(store), key=lambda record: str(record.key))
     for part in arguments.parts or PARTS:
-        name, measure = PARTS[part]
+        name, dataset, measure = PARTS[part]
         rows: list[Row] = []
-        for record in records:
+        for record in (record for record in records if record.key.dataset == dataset):
             print(record.key, flush=True)
             for row in measure(record, store.directory(record.key.run_id)):
                 print(f"  {row['label']}: {100 * row['accuracy']:.1f}", flush=True)

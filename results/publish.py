@@ -50,9 +50,11 @@ PAGES = {
     "docs/models.md": ("costs",),
     "docs/scale-channels.md": (
         "transfer",
+        "batch-norm",
         "channel-pooling",
         "ablations",
         "stopping",
+        "channel-sizes",
         "channels-alone",
         "confusions",
     ),

@@ -132,6 +132,59 @@ def transfer(evidence: Evidence) -> str:
     return markdown_table([*headings, "`standard`", "best published mean"], rows)
 
 
+SHOWN_SIZES = (17, 20, 24, 32, 48, 56, 64)
+NEAR = 0.02
+
+
+def channel_sizes(evidence: Evidence) -> str:
+    """Accuracy of scale_channels at some object sizes, and where it is far from its best."""
+    rows = []
+    for dataset in evidence.data.datasets:
+        for scenario in TRANSFER:
+            sizes = evidence.sizes(dataset, scenario, "scale_channels")
+            if len(sizes):
+                mean = dict(sizes.select("object_size", "mean").iter_rows())
+                trained = np.mean([mean[size] for size in scenario.train_sizes])
+                far = [size for size in scenario.test_sizes if mean[size] < trained - NEAR]
+                shown = [percent(mean[size]) for size in SHOWN_SIZES]
+                ends = f"{len(far)}: {_spans(far)}" if far else "0"
+                rows.append([dataset, scenario.value, percent(trained), *shown, ends])
+    headings = ["dataset", "scenario", "trained sizes", *(f"{size} px" for size in SHOWN_SIZES)]
+    return markdown_table([*headings, "unseen sizes more than two points below the trained"], rows)
+
+
+def _spans(sizes: Sequence[int]) -> str:
+    """Return sorted sizes in words.
+
+    Examples:
+        >>> _spans([17, 18, 19, 40])
+        '17–19, 40'
+    """
+    spans: list[list[int]] = []
+    for size in sorted(sizes):
+        if spans and size == spans[-1][-1] + 1:
+            spans[-1].append(size)
+        else:
+            spans.append([size])
+    return ", ".join(f"{s[0]}–{s[-1]}" if len(s) > 1 else f"{s[0]}" for s in spans)
+
+
+def batch_norm(evidence: Evidence) -> str:
+    """Accuracy of networks with and without normalisation, wrapped and not."""
+    rows = measured("batch_norm")
+    wrappers = list(dict.fromkeys(row["wrapper"] for row in rows))
+    found = {(row["norm"], row["wrapper"]): row["accuracies"] for row in rows}
+    lines = [
+        [norm, *(_range(found[norm, wrapper]) for wrapper in wrappers)]
+        for norm in dict.fromkeys(row["norm"] for row in rows)
+    ]
+    return markdown_table(["normalisation", *wrappers], lines)
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{percent(float(np.mean(values)))} ({percent(min(values))} to {percent(max(values))})"
+
+
 def ablations(evidence: Evidence) -> str:
     """Runs of scale_channels in which one thing was changed, beside those as it is."""
     names = {cell[2] for cell in evidence.cells if cell[2].startswith("scale_channels")}
@@ -362,6 +415,8 @@ BLOCKS = {
     "published": published,
     "others": others,
     "transfer": transfer,
+    "channel-sizes": channel_sizes,
+    "batch-norm": batch_norm,
     "ablations": ablations,
     "stopping": stopping,
     "channel-pooling": channel_pooling,

@@ -137,6 +137,25 @@ def test_bad_arguments_are_named() -> None:
         GaussianDerivativeConv2d(1, 1, (1.0, 0.0))
     with pytest.raises(OptionError, match="did you mean 'zeros'"):
         GaussianDerivativeConv2d(1, 1, (1.0,), border="zero")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="one stride per σ"):
+        GaussianDerivativeConv2d(1, 1, (1.0, 2.0), strides=(1,))
+
+
+def test_autocast_takes_no_differences_of_rounded_numbers() -> None:
+    layer = GaussianDerivativeConv2d(1, 2, (8.0,))
+    x = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu"):
+        found = layer(x, 0)
+    assert torch.equal(found, layer(x, 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_shared_statistics_are_taken_in_any_precision(dtype: torch.dtype) -> None:
+    norm = SharedBatchNorm(3).to(dtype)
+    maps = [torch.randn(4, 3, 5, 5, dtype=dtype)]
+    (found,) = norm(maps)
+    assert found.dtype == norm.running_mean.dtype == dtype
+    assert float(found.detach().float().std()) == pytest.approx(1, abs=0.05)
 
 
 def test_shared_statistics_are_those_of_all_channels_together() -> None:

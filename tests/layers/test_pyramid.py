@@ -78,6 +78,8 @@ def test_factors_are_geometric_and_contain_one() -> None:
 def test_impossible_factors_are_named(arguments: tuple[float, float, int]) -> None:
     with pytest.raises(OptionError, match="0 < smallest <= largest"):
         scale_factors(*arguments)
+    with pytest.raises(OptionError, match=r"lies between 0\.8 and 0\.9"):
+        scale_factors(0.8, 0.9, 1)
 
 
 @pytest.mark.parametrize("pool", ["mixture", "mean", "max", "logsumexp"])
@@ -97,6 +99,26 @@ def test_a_mixture_is_the_mean_of_probabilities() -> None:
     kept = torch.tensor([[True, False, True]] * 5)
     expected = logits[:, [0, 2]].softmax(2).mean(1)
     torch.testing.assert_close(pool_channels(logits, "mixture", kept).exp(), expected)
+
+
+def test_half_precision_is_pooled_in_single() -> None:
+    logits = torch.randn(4, 3, 10, generator=torch.Generator().manual_seed(0))
+    coarse = logits.bfloat16()
+    expected = pool_channels(coarse.float(), "mixture")
+    assert torch.equal(pool_channels(coarse, "mixture"), expected.bfloat16())
+    with torch.autocast("cpu"):
+        assert torch.equal(pool_channels(coarse, "mixture"), expected)
+
+
+def test_one_logit_has_no_mixture() -> None:
+    with pytest.raises(ShapeError, match="one logit per image"):
+        pool_channels(torch.zeros(2, 3, 1), "mixture")
+    assert pool_channels(torch.ones(2, 3, 1), "mean").tolist() == [[1.0], [1.0]]
+
+
+def test_an_unknown_pool_is_named() -> None:
+    with pytest.raises(OptionError, match="did you mean 'mean'"):
+        pool_channels(torch.zeros(2, 3, 4), "meen")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -169,6 +191,7 @@ def test_a_backbone_is_a_module() -> None:
     ("options", "message"),
     [
         ({"factors": ()}, "factors must be"),
+        ({"factors": (f for f in (0.5, 1.0))}, "factors must be"),
         ({"factors": (1.0, -1.0)}, "positive"),
         ({"factors": (1.0,), "train_factors": (0.0,)}, "train_factors must be"),
         ({"factors": (1.0,), "pool": "maxx"}, "did you mean 'max'"),
@@ -205,8 +228,32 @@ def test_a_backbone_that_returns_no_logits_is_named(batch: int) -> None:
 def test_a_copy_that_the_backbone_refuses_is_named() -> None:
     network = nn.Sequential(nn.Conv2d(2, 5, 7), nn.AdaptiveMaxPool2d(1), nn.Flatten())
     wrapped = ScaleChannels(network, factors=(0.25, 1.0))
-    with pytest.raises(ShapeError, match=r"a copy of 5×6 pixels \(factor 0\.25\)"):
+    with pytest.raises(ShapeError, match=r"not a copy of 5×6 pixels \(factor 0\.25\)"):
         wrapped(images(2, 20))
+
+
+def test_an_error_of_the_backbones_own_is_not_blamed_on_a_copy() -> None:
+    with pytest.raises(RuntimeError, match="to have 2 channels, but got 3"):
+        ScaleChannels(backbone(), factors=(0.5, 1.0))(torch.zeros(2, 3, 20, 20))
+
+
+def test_a_tiny_blur_is_none() -> None:
+    x = images()
+    torch.testing.assert_close(resize_images(x, 0.5, blur=1e-200), resize_images(x, 0.5))
+
+
+def test_a_wrapped_network_is_exported_with_a_free_batch() -> None:
+    wrapped = ScaleChannels(backbone(), FACTORS).eval()
+    free = {0: torch.export.Dim("batch")}
+    program = torch.export.export(wrapped, (images(2),), dynamic_shapes=(free,))
+    torch.testing.assert_close(program.module()(images(5)), wrapped(images(5)))
+
+
+def test_a_wrapped_network_is_compiled_for_several_sizes() -> None:
+    wrapped = ScaleChannels(backbone(), FACTORS).eval()
+    compiled = torch.compile(wrapped, fullgraph=True, backend="eager")
+    for size in (20, 24, 31):
+        torch.testing.assert_close(compiled(images(2, size)), wrapped(images(2, size)))
 
 
 def test_factors_may_be_an_array() -> None:

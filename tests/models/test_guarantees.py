@@ -231,10 +231,11 @@ def map_error(small: Tensor, large: Tensor) -> float:
     return float((small[inner] - large[inner]).square().sum() / small[inner].square().sum())
 
 
-@pytest.mark.parametrize("sampling", [0.0, -1.0, math.nan])
-def test_an_impossible_sampling_is_named(sampling: float) -> None:
-    with pytest.raises(OptionError, match="sampling must be positive"):
-        create_model("gaussian_derivative", in_channels=1, num_classes=10, sampling=sampling)
+@pytest.mark.parametrize("option", ["sampling", "sigma", "layer_ratio", "channel_ratio"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, "a"])
+def test_impossible_numbers_are_named(option: str, value: object) -> None:
+    with pytest.raises(OptionError, match=f"{option} must be a number above 0"):
+        create_model("gaussian_derivative", in_channels=1, num_classes=10, **{option: value})
 
 
 @pytest.mark.parametrize(("sampling", "bound"), [(1.0, 0.15), (2.0, 0.06), (4.0, 0.02)])

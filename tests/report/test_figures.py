@@ -160,3 +160,19 @@ def test_kernel_sizes_are_encoded_one_letter_each() -> None:
     assert json.dumps(text) == f'"{text}"'
     decoded = [ord(letter) - 48 - (ord(letter) > 92) for letter in text]
     assert decoded == sizes.tolist()
+
+
+def test_a_selection_that_does_not_fit_leaves_room_for_the_others(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = page_data(runs)["selections"]
+    large = whole[0]["chosen"]
+    monkeypatch.setattr("equiscale.report.page_data.SELECTION_BUDGET", len(whole))
+    monkeypatch.setattr(
+        "equiscale.report.page_data._compressed",
+        lambda text: 10 * len(whole) if text == large else 1,
+    )
+    data = page_data(runs)
+    assert data["selections"] == [found for found in whole if found["chosen"] != large]
+    assert data["provenance"]["selections_left_out"] == len(whole) - len(data["selections"])
+    assert 0 < len(data["selections"]) < len(whole)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from equiscale.core.errors import EquiscaleError, InputFileError, OptionError
 from equiscale.core.registry import unknown_name_message
 from equiscale.core.spec import OBJECT_SIZES, Scenario
-from equiscale.results.errors import RecordError, StoreError
+from equiscale.results.errors import StoreError
 from equiscale.results.record import RunRecord
 from equiscale.results.store import RunState, RunStore
 from equiscale.results.table import TABLE_SUFFIXES, record_row
@@ -130,10 +130,7 @@ class RunsReader:
     def read(self) -> Runs:
         """Return all runs that are finished by now."""
         if not self.root.is_dir():
-            raise StoreError(
-                f"there is no results directory {str(self.root)!r}: give it with --results, or "
-                "make one with `equiscale train` or `equiscale sweep`"
-            )
+            raise StoreError.missing(self.root)
         for run_id in self._finished():
             if run_id not in self._rows:
                 self._load(run_id)
@@ -154,7 +151,7 @@ class RunsReader:
     def _load(self, run_id: str) -> None:
         try:
             record = self._store.load(run_id)
-        except (RecordError, EquiscaleError) as error:
+        except EquiscaleError as error:
             self._problems.append(str(error))
             return
         self._rows[run_id] = record_row(record)

@@ -50,10 +50,7 @@ def _existing_store(results: Path) -> RunStore:
     from equiscale.results.store import RunStore
 
     if not results.is_dir():
-        raise StoreError(
-            f"there is no results directory {str(results)!r}: give it with --results, or make one "
-            "with `equiscale train` or `equiscale sweep`"
-        )
+        raise StoreError.missing(results)
     return RunStore(results)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from numbers import Real
 
 from equiscale.core.errors import OptionError
@@ -16,12 +16,21 @@ def check_positive(**sizes: int) -> None:
             raise OptionError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
+def check_positive_numbers(**values: object) -> None:
+    """Raise `OptionError` unless every argument is a finite number above 0."""
+    for name, value in values.items():
+        known = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not known or not 0 < value < math.inf:  # type: ignore[operator]
+            raise OptionError(f"{name} must be a number above 0, got {value!r}")
+
+
 def check_numbers(name: str, values: object) -> None:
     """Raise `OptionError` unless the option is a list, tuple or range of finite numbers, not empty.
 
     Examples:
         >>> check_numbers("scales", (1.0, 2.0))
     """
-    numbers = list(values) if isinstance(values, Iterable) else []
+    used_up = isinstance(values, Iterator)  # a generator would be empty behind this check
+    numbers = list(values) if isinstance(values, Iterable) and not used_up else []
     if not numbers or not all(isinstance(n, Real) and math.isfinite(n) for n in numbers):
         raise OptionError(f"{name} must be a list of numbers, got {values!r}")

@@ -9,8 +9,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from equiscale.core.errors import OptionError
+from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.registry import unknown_name_message
+from equiscale.layers.precision import autocast_is_on, single
 
 ChannelPool = Literal["mixture", "mean", "max", "logsumexp"]
 CHANNEL_POOLS: tuple[ChannelPool, ...] = get_args(ChannelPool)
@@ -19,13 +20,15 @@ CHANNEL_POOLS: tuple[ChannelPool, ...] = get_args(ChannelPool)
 def pool_channels(logits: Tensor, mode: ChannelPool, kept: Tensor | None = None) -> Tensor:
     """`[N, S, num_classes] -> [N, num_classes]`: one answer of all scale channels.
 
-    `logsumexp` is that of the mean, so that channels that agree give what one of them gives.
+    `logsumexp` is that of the mean, so that channels that agree give what one of them gives. Half
+    precision is pooled in float32.
 
     Args:
         logits: What each channel says.
         mode: `"mean"`, `"max"` or `"logsumexp"` of the logits; or `"mixture"`, the logarithm of the
             mean of the channels' probabilities: a channel that is unsure says little, and none
-            can outvote the others by the mere height of its logits.
+            can outvote the others by the mere height of its logits. It needs two classes at least,
+            of which one is right.
         kept: `[N, S]`, which channels count; all by default, and at least one.
 
     Examples:
@@ -35,8 +38,19 @@ def pool_channels(logits: Tensor, mode: ChannelPool, kept: Tensor | None = None)
         >>> pool_channels(torch.tensor([[sure, unsure]]), "mixture").exp()
         tensor([[0.7285, 0.2715]])
     """
+    check_channel_pool(mode)
+    if mode == "mixture" and logits.shape[2] == 1:
+        raise ShapeError(
+            "one logit per image has no probabilities to mix: give the classifier one logit per "
+            'class, or pool the logits, pool="mean"'
+        )
+    pooled = _pool(single(logits), mode, kept)
+    return pooled if autocast_is_on(logits) else pooled.to(logits.dtype)
+
+
+def _pool(logits: Tensor, mode: ChannelPool, kept: Tensor | None) -> Tensor:
     if mode == "mixture":
-        return pool_channels(logits.log_softmax(dim=2), "logsumexp", kept)
+        return _pool(logits.log_softmax(dim=2), "logsumexp", kept)
     if kept is None:
         kept = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
     count, dropped = kept.sum(dim=1, keepdim=True), ~kept[:, :, None]
@@ -45,7 +59,7 @@ def pool_channels(logits: Tensor, mode: ChannelPool, kept: Tensor | None = None)
     logits = logits.masked_fill(dropped, -math.inf)
     if mode == "max":
         return logits.max(dim=1).values
-    return logits.logsumexp(dim=1) - count.log().to(logits.dtype)
+    return logits.logsumexp(dim=1) - count.to(logits.dtype).log()
 
 
 def check_channel_pool(mode: str) -> None:
@@ -110,17 +124,16 @@ class SharedBatchNorm(nn.Module):
             mean, variance = self._measure(maps)
         factor = self.weight * torch.rsqrt(variance + self.eps)
         shift = self.bias - mean * factor
-        return [one * factor[:, None, None] + shift[:, None, None] for one in maps]
+        return [(one * factor[:, None, None] + shift[:, None, None]).to(one.dtype) for one in maps]
 
     def _measure(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return mean and variance `[C]` of a batch, and keep them."""
         count = sum(map(len, maps))
-        mean = torch.stack([one.float().mean((2, 3)).sum(0) for one in maps]).sum(0) / count
-        square = (
-            torch.stack([one.float().square().mean((2, 3)).sum(0) for one in maps]).sum(0) / count
-        )
+        exact = [single(one) for one in maps]
+        mean = torch.stack([one.mean((2, 3)).sum(0) for one in exact]).sum(0) / count
+        square = torch.stack([one.square().mean((2, 3)).sum(0) for one in exact]).sum(0) / count
         variance = (square - mean**2).clamp_min(0)
         with torch.no_grad():
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(variance, self.momentum)
+            self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
+            self.running_var.lerp_(variance.to(self.running_var), self.momentum)
         return mean, variance

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_numbers, check_positive
 from equiscale.core.registry import unknown_name_message
+from equiscale.layers.precision import single, without_autocast
 
 BorderMode = Literal["zeros", "replicate"]
 BORDER_MODES: tuple[BorderMode, ...] = get_args(BorderMode)
@@ -89,7 +90,8 @@ class GaussianDerivativeConv2d(nn.Module):
     The coefficients C are learned and the same for every σ. Enlarging the input by the ratio of
     two σ moves the response from one to the other unchanged, as far as pixels are fine enough for
     σ and the border is far away. Smoothing is separable, as a product with one matrix per axis,
-    and the central differences together with the mixing of channels are one 3×3 convolution.
+    and the central differences together with the mixing of channels are one 3×3 convolution. Half
+    precision and autocast compute in float32: differences of rounded numbers would be coarse.
 
     Args:
         in_channels: Channels of the input.
@@ -123,6 +125,8 @@ class GaussianDerivativeConv2d(nn.Module):
             raise OptionError(unknown_name_message("border", border, BORDER_MODES))
         self.sigmas = tuple(sigmas)
         self.strides = tuple(strides) if strides is not None else (1,) * len(self.sigmas)
+        if len(self.strides) != len(self.sigmas):
+            raise OptionError(f"needs one stride per σ, got {len(self.strides)} strides")
         self.border: BorderMode = border
         for index, sigma in enumerate(self.sigmas):
             weights = discrete_gaussian(sigma).float()
@@ -138,14 +142,19 @@ class GaussianDerivativeConv2d(nn.Module):
 
     def forward(self, x: Tensor, scale_index: int) -> Tensor:
         """`[N, C, H, W] -> [N, O, H', W']` at one σ."""
-        gaussian = self.get_buffer(f"gaussian{scale_index}")
+        with without_autocast(x):
+            weight = single(self.weight)
+            return self._convolve(x.to(weight.dtype), weight, scale_index).to(self.weight.dtype)
+
+    def _convolve(self, x: Tensor, weight: Tensor, scale_index: int) -> Tensor:
+        gaussian = single(self.get_buffer(f"gaussian{scale_index}"))
         down = smoothing_matrix(gaussian, x.shape[2], self.border, margin=1)
         across = down
         if x.shape[3] != x.shape[2]:
             across = smoothing_matrix(gaussian, x.shape[3], self.border, margin=1)
         smooth = down @ (x @ across.T)
-        stencils = self.get_buffer(f"stencils{scale_index}")
-        kernel = (self.weight @ stencils.flatten(1)).unflatten(2, (3, 3))
+        stencils = single(self.get_buffer(f"stencils{scale_index}"))
+        kernel = (weight @ stencils.flatten(1)).unflatten(2, (3, 3))
         return F.conv2d(smooth, kernel, stride=self.strides[scale_index])
 
     def extra_repr(self) -> str:

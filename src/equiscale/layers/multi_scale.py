@@ -127,7 +127,7 @@ class XuConv2d(nn.Module):
         return first_maximum(maps) if self.pool else torch.stack(list(maps), dim=2)
 
     def scale_indices(self, x: Tensor) -> Tensor:
-        """`[N, C, S, H, W] -> [N, O, H, W]`: the column that holds the maximum."""
+        """`[N, C, H, W]` or `[N, C, S, H, W] -> [N, O, H, W]`: the column of the maximum."""
         return _first_argmax(self._columns(x))
 
     def _columns(self, x: Tensor) -> Iterable[Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -41,16 +42,18 @@ def scale_factors(smallest: float, largest: float, per_octave: int = 2) -> tuple
     tolerance = 1e-9
     first = math.ceil(math.log2(smallest) * per_octave - tolerance)
     last = math.floor(math.log2(largest) * per_octave + tolerance)
+    if last < first:
+        raise OptionError(f"no power of 2^(1/{per_octave}) lies between {smallest} and {largest}")
     return tuple(2 ** (step / per_octave) for step in range(first, last + 1))
 
 
 FACTORS = scale_factors(0.35, 1.42)
-"""Two octaves, the range of object sizes in STIR: whichever sizes a network was trained at, some
-channel shows it an object of any size at one of those."""
+"""Two octaves, the range of object sizes in STIR: an object of any size is shown at a size that
+some copy of a training image has shown."""
 
 TRAIN_FACTORS = scale_factors(0.125, 2.83)
-"""Also copies so small or so large that little can be told, so that the network learns to be unsure
-there."""
+"""What the model `scale_channels` is trained with: also copies so small or so large that little can
+be told, meant to teach it to be unsure there."""
 
 DROPOUT = 0.75
 """Of the ten channels, two or three take part in a training step on average."""
@@ -111,7 +114,7 @@ def _resizing_matrices(
 def _gaussian_matrix(size: int, sigma: float) -> Tensor:
     """Return the `[size, size]` Gaussian filter whose rows sum to 1, at the border too."""
     position = torch.arange(size, dtype=torch.float64)
-    weight = torch.exp(-((position[:, None] - position) ** 2) / (2 * sigma**2))
+    weight = torch.exp(-(((position[:, None] - position) / sigma) ** 2) / 2)
     return weight / weight.sum(dim=1, keepdim=True)
 
 
@@ -127,8 +130,8 @@ class ImagePyramid(nn.Module):
         dropout: Probability with which a copy is left out of a training step; at least one,
             drawn from torch's generator, always stays.
         interpolation: How images are resized.
-        blur: Standard deviation of a Gaussian in each copy's own pixels, so that copies that were
-            enlarged and copies that were shrunk are equally sharp; 0 for none.
+        blur: Standard deviation of a Gaussian in each copy's own pixels, 0 for none; from about 1
+            on, copies that were enlarged and copies that were shrunk are equally sharp.
 
     Examples:
         >>> copies = ImagePyramid((0.5, 1.0))(torch.zeros(1, 1, 64, 64))
@@ -174,11 +177,12 @@ class ImagePyramid(nn.Module):
                 "a pyramid needs images [N, C, H, W] of floating-point numbers, got "
                 f"{list(x.shape)} of {x.dtype}"
             )
-        matrices = _resizing_matrices(*x.shape[2:], tuple(factors), self.interpolation, self.blur)
+        height, width = map(operator.index, x.shape[2:])  # numbers to a compiler, not symbols
+        matrices = _resizing_matrices(height, width, tuple(factors), self.interpolation, self.blur)
         copies = {}
         for factor, (rows, columns) in zip(factors, matrices, strict=True):
             if factor > max(self.factors):
-                rows, columns = _cut(rows, x.shape[2]), _cut(columns, x.shape[3])
+                rows, columns = _cut(rows, height), _cut(columns, width)
             copies[factor] = _resample(x, rows, columns)
         return copies
 
@@ -241,25 +245,37 @@ class ScaleChannels(nn.Module):
 
     def channel_logits(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, S, K]`: what each channel says by itself."""
-        copies = self.pyramid(x)
-        return torch.stack([self._ask(copy, factor) for factor, copy in copies.items()], dim=1)
+        answers = []
+        for factor, copy in self.pyramid(x).items():
+            try:
+                logits = self.backbone(copy)
+            except RuntimeError as error:
+                if isinstance(error, torch.OutOfMemoryError) or not self._takes(x):
+                    raise
+                height, width = copy.shape[2:]
+                raise ShapeError(
+                    f"the backbone takes the image but not a copy of {height}×{width} pixels "
+                    f"(factor {factor:.3g}): {error}. Leave such copies out, in factors and "
+                    "train_factors; a network for one size needs a global pooling before its head"
+                ) from error
+            _check_logits(logits, copy)
+            answers.append(logits)
+        return torch.stack(answers, dim=1)
 
-    def _ask(self, copy: Tensor, factor: float) -> Tensor:
-        """`[N, C, h, w] -> [N, K]`: the backbone's answer to one copy."""
-        height, width = copy.shape[2:]
+    def _takes(self, x: Tensor) -> bool:
+        """Whether the backbone has an answer to the images as they are."""
         try:
-            logits = self.backbone(copy)
-        except RuntimeError as error:
-            if factor >= 1 or isinstance(error, torch.OutOfMemoryError):
-                raise
-            raise ShapeError(
-                f"the backbone refuses a copy of {height}×{width} pixels (factor {factor:.3g}): "
-                f"{error}. Leave such copies out, in factors and train_factors"
-            ) from error
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(copy):
-            found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ShapeError(f"the backbone must return logits [{len(copy)}, K], got {found}")
-        return logits
+            with torch.no_grad():
+                self.backbone(x)
+        except RuntimeError:
+            return False
+        return True
+
+
+def _check_logits(logits: object, copy: Tensor) -> None:
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != copy.shape[0]:
+        found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ShapeError(f"the backbone must return logits [{copy.shape[0]}, K], got {found}")
 
 
 def _check_factors(name: str, factors: Sequence[float]) -> tuple[float, ...]:
@@ -281,7 +297,7 @@ def _check_blur(blur: object) -> None:
 def scale_channels(
     backbone: nn.Module,
     factors: Sequence[float] = FACTORS,
-    train_factors: Sequence[float] | None = TRAIN_FACTORS,
+    train_factors: Sequence[float] | None = None,
     pool: ChannelPool = "mixture",
     dropout: float = DROPOUT,
     interpolation: Interpolation = "bicubic",
@@ -291,8 +307,8 @@ def scale_channels(
 
     The defaults suit objects that measure between a quarter and the whole of the image; see
     `ScaleChannels` for what the arguments mean. The wrapped network is trained and used like
-    the original one, and must take copies of an eighth of the image's sides: for smaller images,
-    or networks that reduce them a lot, leave the smallest of `train_factors` out.
+    the original one, and must take copies of a third of the image's sides. What it returns are
+    log-probabilities, unless `pool` is another: one of two or more classes is right.
 
     Examples:
         >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())

@@ -21,7 +21,7 @@ def riesz_responses(height: int, width: int, like: Tensor) -> tuple[Tensor, Tens
     """
     y = _frequencies(height, like)[:, None]
     x = -_frequencies(width, like)[(width + 1) // 2 :].flip(0)
-    x = torch.cat([torch.zeros_like(x[:1]), x])  # the other half follows from this one
+    x = torch.cat([torch.zeros_like(y[0]), x])  # the other half follows from this one
     square = x**2 + y**2
     square = torch.where(square > 0, square, 1.0)  # all responses are 0 there anyway
     odd_x, odd_y = x * (x < 0.5), y * (y > -0.5)

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equiscale.core.errors import OptionError
-from equiscale.core.options import check_numbers, check_positive
+from equiscale.core.options import check_numbers, check_positive, check_positive_numbers
 from equiscale.layers.channel_pool import (
     ChannelPool,
     SharedBatchNorm,
@@ -55,7 +54,7 @@ class GaussianDerivativeNet(Classifier):
         layer_ratio: Ratio of σ from layer to layer.
         num_channels: Number of scale channels.
         channel_ratio: Ratio of σ from channel to channel.
-        pool: How logits are pooled over channels: `"mean"`, `"max"` or `"logsumexp"`.
+        pool: How the channels are combined; see `equiscale.layers.pool_channels`.
         dropout: Probability with which, in training, a channel does not see a sample.
         zero_order: Whether layers also see the smoothed input itself.
         sampling: Grids are halved as long as σ stays at least this many of their pixels; larger is
@@ -82,6 +81,9 @@ class GaussianDerivativeNet(Classifier):
         check_numbers("widths", widths)
         check_positive(
             num_channels=num_channels, **{f"widths[{i}]": w for i, w in enumerate(widths)}
+        )
+        check_positive_numbers(
+            sigma=sigma, layer_ratio=layer_ratio, channel_ratio=channel_ratio, sampling=sampling
         )
         check_channel_pool(pool)
         check_dropout(dropout)
@@ -153,8 +155,6 @@ def sampling_grids(sigmas: Sequence[float], sampling: float) -> list[int]:
         >>> sampling_grids([1.0, 2.0, 4.5], sampling=1.0)
         [1, 1, 2, 4]
     """
-    if not sampling > 0:
-        raise OptionError(f"sampling must be positive, got {sampling}")
     steps = [1]
     for sigma in sigmas:
         step = steps[-1]

@@ -20,9 +20,10 @@ WIDTHS = (16, 32, 48)
     title="Riesz network",
     group="beyond",
     citation="Barisin et al., arXiv 2305.04665",
-    guarantee="Each layer commutes with rescaling exactly, by any factor, for periodic images; on "
-    "a large canvas the features of a blob change by 6 % from σ 2 to σ 9, those of "
-    "standard by 55 %. Shifts leave the logits unchanged.",
+    guarantee="The transforms of each layer commute with rescaling exactly, by any factor, for "
+    "periodic images, its ReLU as far as pixels are fine enough; on a large canvas the features "
+    "of a blob change by 6 % from σ 2 to σ 9, those of standard by 55 %. Shifts leave the logits "
+    "unchanged.",
     limits="Kernels decay with the square of the distance only, so that whatever else is on "
     "the canvas, its period and the black margin are seen too; the mean of an image is "
     "lost; the smallest details are those of the pixel grid.",

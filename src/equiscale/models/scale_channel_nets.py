@@ -26,7 +26,8 @@ from equiscale.models.base import CHANNELS, Classifier, register_model
     guarantee="Rescaling an object by the ratio of two factors hands what one channel saw to "
     "another one, up to resampling; the logits follow as far as the channels reach.",
     limits="An object that no channel shows at a trained size is classified by luck, and so is one "
-    "of few pixels; a shift by an odd number of pixels changes the resampling.",
+    "of few pixels; a shift that is not a whole number of pixels in every copy changes the "
+    "resampling.",
 )
 class ScaleChannelNet(Classifier):
     """`[N, C, H, W] -> [N, num_classes]`: `standard` on resized copies, pooled over them.

@@ -238,7 +238,7 @@ def _draw_costs(
 
 
 def plot_ranks(data: FigureData) -> Figure:
-    """Average rank over cells; models joined by a bar are not told apart at 5 %."""
+    """Average rank over cells; models whose bars overlap are not told apart at 5 %."""
     ranking = rank_cells(data.cells, data.protocol)
     if ranking is None:
         raise NothingToDrawError("ranks need two models with runs in the same cells")

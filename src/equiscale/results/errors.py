@@ -11,6 +11,14 @@ class StoreError(EquiscaleError):
     """The results directory cannot be read or written."""
 
     @classmethod
+    def missing(cls, path: Path) -> StoreError:
+        """Say that there is no such directory, and how to make one."""
+        return cls(
+            f"there is no results directory {str(path)!r}: give it with --results, or make one "
+            "with `equiscale train` or `equiscale sweep`"
+        )
+
+    @classmethod
     def from_os_error(cls, path: Path, error: OSError) -> StoreError:
         """Say which directory failed, why, and that finished records are intact."""
         return cls(
