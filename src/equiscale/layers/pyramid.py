@@ -56,7 +56,7 @@ TRAIN_FACTORS = scale_factors(0.125, 2.83)
 be told, meant to teach it to be unsure there."""
 
 DROPOUT = 0.75
-"""Of the ten channels, two or three take part in a training step on average."""
+"""Of ten copies, two or three take part in a training step on average; of five, one or two."""
 
 
 def resize_images(
