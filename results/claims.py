@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from equiscale.analysis.runs import Selection, read_selection
+from equiscale.analysis.runs import RunSelection, read_selection
 from equiscale.analysis.summaries import channel_correlations, count_strong
 from equiscale.core.spec import Scenario
 from equiscale.layers import SConv2d
@@ -158,7 +158,7 @@ def slice_selection(evidence: Evidence) -> str:
     return markdown_table([*headings, "largest, example", "largest, all objects"], rows)
 
 
-def _selections(evidence: Evidence, model: str, dataset: str) -> list[Selection]:
+def _selections(evidence: Evidence, model: str, dataset: str) -> list[RunSelection]:
     """Return the scale selections of all runs on mid2rest, by their seeds."""
     records = evidence.records(model, dataset, Scenario.MID_TO_REST)
     found = (read_selection(record) for record in records)

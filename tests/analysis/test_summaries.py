@@ -18,7 +18,7 @@ from equiscale.analysis.comparison import (
     published_epoch_seconds,
     published_sizes,
 )
-from equiscale.analysis.runs import SIZES, RunsReader, Selection, normalize_table, read_runs
+from equiscale.analysis.runs import SIZES, RunSelection, RunsReader, normalize_table, read_runs
 from equiscale.analysis.summaries import (
     best_channels,
     channel_correlations,
@@ -34,7 +34,7 @@ from equiscale.analysis.summaries import (
 )
 from equiscale.core.errors import InputFileError
 from equiscale.core.spec import Scenario
-from equiscale.results.errors import StoreError
+from equiscale.results.errors import ResultsError
 from equiscale.results.key import TrainingProtocol
 from equiscale.results.record import History
 from equiscale.results.table import record_row, write_table
@@ -244,9 +244,9 @@ def test_values_that_are_not_finite_count_as_missing(tmp_path: Path, name: str) 
 
 
 def test_an_absent_or_empty_directory_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no results directory"):
+    with pytest.raises(ResultsError, match="no results directory"):
         read_runs(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match="equiscale train"):
+    with pytest.raises(ResultsError, match="equiscale train"):
         read_runs(tmp_path)
 
 
@@ -320,7 +320,7 @@ def test_channels_are_sorted_by_their_correlation_with_its_interval() -> None:
     falling, constant = 81 - np.array(SIZES), np.full(len(SIZES), 7)
     rising = np.array(SIZES) + np.tile([0, 6], len(SIZES) // 2)
     chosen = np.stack([falling, constant, rising], axis=1).astype(np.uint8)[:, None]
-    selection = Selection("a", (), 1, {"conv": "slice"}, ("x",), 1, 0, {"conv": chosen}, {})
+    selection = RunSelection("a", (), 1, {"conv": "slice"}, ("x",), 1, 0, {"conv": chosen}, {})
     found = channel_correlations(selection, "conv", 0)
     assert best_channels(found) == [2, 0, 1]
     assert count_strong(found) == 1

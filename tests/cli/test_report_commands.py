@@ -67,9 +67,11 @@ def test_compare_names_what_was_changed_in_the_protocol(tmp_path: Path) -> None:
 def test_compare_without_published_cells_says_so(tmp_path: Path) -> None:
     study = Study(scenarios=(Scenario.MID_TO_REST,), models=("riesz",), seeds=(1,))
     write_records(study.records(), tmp_path / "runs")
-    done = equiscale("compare", cwd=tmp_path)
+    done = equiscale("compare", "--out", "compared.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "none of these 1 cells is published; nothing to compare\n"
+    assert done.stdout == "nothing to compare: no cell of ours (1) is published\n"
+    (heading,) = (tmp_path / "compared.csv").read_text().splitlines()
+    assert heading.startswith("protocol,dataset,")
 
 
 def test_a_damaged_record_is_mentioned_every_time(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from equiscale.experiments.job import (
 )
 from equiscale.experiments.measurements import MEASUREMENTS
 from equiscale.models.checkpoint import load_model
-from equiscale.results.errors import StoreError
+from equiscale.results.errors import ResultsError
 from equiscale.results.key import RunKey, TrainingProtocol
 from equiscale.results.record import Measurement, RunRecord
 from equiscale.results.store import RunState, RunStore
@@ -239,7 +239,7 @@ def test_a_full_disk_stops_the_run_but_is_not_its_fault(
     store, key = RunStore(settings.results), make_key()
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 100_000)
-    with pytest.raises(StoreError, match="No space left"):
+    with pytest.raises(ResultsError, match="No space left"):
         run_job(key, store, settings)
     assert store.state(key.run_id) is RunState.MISSING
     ballast.unlink()

@@ -18,7 +18,7 @@ from equiscale.experiments.job import JobSettings
 from equiscale.experiments.launch import LaunchError, LocalLauncher
 from equiscale.experiments.protocol import DatasetChoice, ModelChoice, Sweep
 from equiscale.experiments.sweep import SweepStatus, inspect_sweep, run_sweep
-from equiscale.results.errors import StoreError
+from equiscale.results.errors import ResultsError
 from equiscale.results.key import RunKey, TrainingProtocol
 from equiscale.results.store import Failure, RunState, RunStore
 
@@ -81,7 +81,7 @@ def test_a_store_that_cannot_be_written_stops_the_sweep(
     make_key: MakeKey, make_settings: MakeSettings, tmp_path: Path
 ) -> None:
     (tmp_path / "runs").write_text("in the way")
-    with pytest.raises(StoreError, match="cannot use the results directory"):
+    with pytest.raises(ResultsError, match="cannot use the results directory"):
         LocalLauncher(workers=1).run([make_key()], make_settings(), lambda: None)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from equiscale.results.errors import CorruptRecordError, NewerRecordError, StoreError
+from equiscale.results.errors import CorruptRecordError, NewerRecordError, ResultsError
 from equiscale.results.key import RunKey
 from equiscale.results.record import RunRecord
 from equiscale.results.store import Failure, RunState, RunStore
@@ -127,7 +127,7 @@ def test_a_damaged_note_of_a_failure_is_named(make_key: MakeKey, tmp_path: Path)
     store.fail(Failure(key, "error", "why"), claim)
     (path,) = (tmp_path / "failed").iterdir()
     path.write_text("{")
-    with pytest.raises(StoreError, match="remove the file, and the run counts as missing"):
+    with pytest.raises(ResultsError, match="remove the file, and the run counts as missing"):
         store.failure(key.run_id)
 
 
@@ -161,7 +161,7 @@ def test_a_full_disk_costs_nothing_that_is_finished(
     def fill() -> None:
         finished.extend(publish(store, make_record(seed=seed)) for seed in range(100))
 
-    with pytest.raises(StoreError, match=r"No space left on device.* free some space"):
+    with pytest.raises(ResultsError, match=r"No space left on device.* free some space"):
         fill()
     assert len(finished) >= 2
     assert store.run_ids(RunState.DONE) == sorted(finished)
@@ -174,8 +174,8 @@ def test_a_full_disk_costs_nothing_that_is_finished(
 def test_a_directory_that_cannot_be_made(make_key: MakeKey, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     store = RunStore(tmp_path / "file" / "runs")
-    with pytest.raises(StoreError, match="cannot use the results directory"):
+    with pytest.raises(ResultsError, match="cannot use the results directory"):
         store.check_writable()
-    with pytest.raises(StoreError):
+    with pytest.raises(ResultsError):
         store.claim(make_key())
     assert (tmp_path / "file").read_text() == "in the way"

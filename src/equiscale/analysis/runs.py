@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from equiscale.core.errors import EquiscaleError, InputFileError, OptionError
 from equiscale.core.registry import unknown_name_message
 from equiscale.core.spec import OBJECT_SIZES, Scenario
-from equiscale.results.errors import StoreError
+from equiscale.results.errors import ResultsError
 from equiscale.results.record import RunRecord
 from equiscale.results.store import RunState, RunStore
 from equiscale.results.table import TABLE_SUFFIXES, record_row
@@ -30,7 +30,7 @@ _HASH_LETTERS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Selection:
+class RunSelection:
     """The scale selection of one run: the one with the smallest seed of its kind.
 
     Attributes:
@@ -76,7 +76,7 @@ class Runs:
     """
 
     table: pl.DataFrame
-    selections: tuple[Selection, ...] = ()
+    selections: tuple[RunSelection, ...] = ()
     others: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     source: str = ""
@@ -87,7 +87,7 @@ def read_runs(source: Path) -> Runs:
     """Read a results directory, or a table that `equiscale collect` wrote.
 
     Raises:
-        StoreError: There is no such directory, or no finished run in it.
+        ResultsError: There is no such directory, or no finished run in it.
         InputFileError: The file is not such a table.
     """
     return _read_table(source) if source.is_file() else RunsReader(source).read()
@@ -120,7 +120,7 @@ class RunsReader:
         self.root = root
         self._store = RunStore(root)
         self._rows: dict[str, dict[str, Any]] = {}
-        self._selections: dict[str, Selection] = {}
+        self._selections: dict[str, RunSelection] = {}
         self._problems: list[str] = []
 
     def has_news(self) -> bool:
@@ -130,12 +130,12 @@ class RunsReader:
     def read(self) -> Runs:
         """Return all runs that are finished by now."""
         if not self.root.is_dir():
-            raise StoreError.missing(self.root)
+            raise ResultsError.missing(self.root)
         for run_id in self._finished():
             if run_id not in self._rows:
                 self._load(run_id)
         if not self._rows:
-            raise StoreError(_nothing_finished(self.root, self._others(), self._problems))
+            raise ResultsError(_nothing_finished(self.root, self._others(), self._problems))
         table = normalize_table(list(self._rows.values()))
         return Runs(
             table=table,
@@ -260,7 +260,7 @@ def _read_frame(path: Path) -> pl.DataFrame:
     return table.with_columns(pl.col(empty).cast(pl.Float64))
 
 
-def read_selection(record: RunRecord) -> Selection | None:
+def read_selection(record: RunRecord) -> RunSelection | None:
     """Return the scale selection of a run, its cell not yet named; None if it has none."""
     measurement = record.measurements.get("scale_selection")
     if measurement is None:
@@ -271,7 +271,7 @@ def read_selection(record: RunRecord) -> Selection | None:
         chosen = {name: arrays[f"chosen.{name}"] for name in pools}
         maps = {name: arrays[f"maps.{name}"] for name in pools if f"maps.{name}" in arrays}
         order = values.get("order") or sorted(pools)  # older records have none
-        return Selection(
+        return RunSelection(
             run_id=record.key.run_id,
             cell=(),
             seed=record.key.seed,
@@ -285,7 +285,7 @@ def read_selection(record: RunRecord) -> Selection | None:
     return None
 
 
-def name_cells(selections: Iterable[Selection], table: pl.DataFrame) -> tuple[Selection, ...]:
+def name_cells(selections: Iterable[RunSelection], table: pl.DataFrame) -> tuple[RunSelection, ...]:
     """Return the selections with the cells that the table has them in."""
     cells = {run_id: cell for run_id, *cell in table.select("run_id", *CELL).iter_rows()}
     return tuple(replace(found, cell=tuple(cells[found.run_id])) for found in selections)

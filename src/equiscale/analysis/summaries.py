@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from equiscale.analysis.runs import CELL, SIZES, Selection
+from equiscale.analysis.runs import CELL, SIZES, RunSelection
 from equiscale.analysis.statistics import (
     Correlation,
     Ranking,
@@ -43,7 +43,9 @@ def reported_runs(table: pl.DataFrame) -> pl.DataFrame:
     return runs.sort(*CELL, "seed").unique([*CELL, "seed"], keep="first", maintain_order=True)
 
 
-def reported_selections(selections: Iterable[Selection], reported: pl.DataFrame) -> list[Selection]:
+def reported_selections(
+    selections: Iterable[RunSelection], reported: pl.DataFrame
+) -> list[RunSelection]:
     """Return the scale selections of runs that count, in the order of their cells."""
     counted = set(reported["run_id"].to_list())
     return sorted((s for s in selections if s.run_id in counted), key=lambda s: s.cell)
@@ -256,7 +258,7 @@ def compare_models(cells: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def channel_correlations(selection: Selection, layer: str, item: int) -> list[Correlation]:
+def channel_correlations(selection: RunSelection, layer: str, item: int) -> list[Correlation]:
     """Return Pearson's r of object size and chosen kernel size by channel, for one test object."""
     return [pearson(SIZES, kernel_sizes) for kernel_sizes in selection.chosen[layer][:, item].T]
 

@@ -85,14 +85,14 @@ def compare(
         raise OptionError(f"{str(out)!r} must end in .csv")
     cells = summarize_accuracy(reported_runs(_read(results, models).table))
     compared = compare_published(cells)
-    if compared.is_empty():
-        typer.echo(f"none of these {len(cells)} cells is published; nothing to compare")
-        return
     if out is not None:
         from equiscale.core.files import atomic_write
 
         with atomic_write(out) as file:
             file.write(compared.drop("missing", "accuracies").write_csv().encode())
+    if compared.is_empty():
+        typer.echo(f"nothing to compare: no cell of ours ({len(cells)}) is published")
+        return
     console, shown = Console(), _comparison_table(compared.to_dicts())
     needed = console.measure(shown, options=console.options.update_width(_ANY_WIDTH)).maximum
     console.width = max(console.width, needed)  # a narrower terminal wraps lines, nothing is cut

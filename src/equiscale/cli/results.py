@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from equiscale.cli import options
-from equiscale.results.errors import CorruptRecordError, StoreError
+from equiscale.results.errors import CorruptRecordError, ResultsError
 
 if TYPE_CHECKING:
     from equiscale.results.store import RunStore
@@ -39,7 +39,7 @@ def collect(
     problems: list[str] = []
     rows = [record_row(record) for record in _existing_store(results).load_all(problems=problems)]
     if not rows and not problems:
-        raise StoreError(f"no finished run in {str(results)!r}: `equiscale train` makes one")
+        raise ResultsError(f"no finished run in {str(results)!r}: `equiscale train` makes one")
     write_table(rows, out)
     typer.echo(f"{out}: {len(rows)} runs")
     if problems:
@@ -50,7 +50,7 @@ def _existing_store(results: Path) -> RunStore:
     from equiscale.results.store import RunStore
 
     if not results.is_dir():
-        raise StoreError.missing(results)
+        raise ResultsError.missing(results)
     return RunStore(results)
 
 
@@ -88,7 +88,7 @@ def _print_failed(store: RunStore, console: Console) -> None:
     for run_id in store.run_ids(RunState.FAILED):
         try:
             failure = store.failure(run_id)
-        except StoreError as error:
+        except ResultsError as error:
             _print(console, f"failed: {run_id}: {error}")
         else:
             _print(console, f"failed: {failure.key} ({run_id}): {failure.reason}")

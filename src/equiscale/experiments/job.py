@@ -27,7 +27,7 @@ from equiscale.models import create_model
 from equiscale.models.checkpoint import save_model
 from equiscale.models.provenance import model_fingerprint
 from equiscale.results.claim import LEASE_SECONDS, Claim, ClaimLostError
-from equiscale.results.errors import StoreError
+from equiscale.results.errors import ResultsError
 from equiscale.results.key import RunKey
 from equiscale.results.record import RunRecord
 from equiscale.results.store import Failure, RunState, RunStore
@@ -111,7 +111,7 @@ def run_job(
         DONE or FAILED; RUNNING if someone else has it.
 
     Raises:
-        StoreError: The results directory cannot be written; the run can go on later.
+        ResultsError: The results directory cannot be written; the run can go on later.
         InterruptedRunError: The watcher asked to stop; the run can go on later.
     """
     claim = store.claim(key)
@@ -122,7 +122,7 @@ def run_job(
             return _compute_or_fail(key, store, claim, settings, watcher or Watcher())
     except ClaimLostError:
         return store.state(key.run_id)
-    except (InterruptedRunError, StoreError, KeyboardInterrupt):
+    except (InterruptedRunError, ResultsError, KeyboardInterrupt):
         claim.release()
         raise
 
@@ -133,7 +133,7 @@ def _compute_or_fail(
     try:
         with _disk_problems_explained(store):
             store.publish(compute_record(key, claim, settings, watcher), claim)
-    except (ClaimLostError, InterruptedRunError, StoreError):
+    except (ClaimLostError, InterruptedRunError, ResultsError):
         raise
     except (Exception, SystemExit) as error:
         if watcher.should_stop():  # whatever it is, it came from being stopped
@@ -309,4 +309,4 @@ def _disk_problems_explained(store: RunStore) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _DISK_PROBLEMS:
             raise
-        raise StoreError.from_os_error(store.root, error) from error
+        raise ResultsError.from_os_error(store.root, error) from error

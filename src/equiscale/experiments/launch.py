@@ -20,7 +20,7 @@ from equiscale.core.options import check_positive
 from equiscale.experiments.job import JobSettings, Watcher, run_job
 from equiscale.experiments.worker import EXIT_INTERRUPTED, EXIT_STORE, encode_work
 from equiscale.results.claim import read_owner, try_claim
-from equiscale.results.errors import StoreError
+from equiscale.results.errors import ResultsError
 from equiscale.results.key import RunKey
 from equiscale.results.store import Failure, RunStore
 
@@ -149,7 +149,7 @@ class LocalLauncher:
         code, words = worker.process.returncode, worker.last_words()
         worker.close()
         if code == EXIT_STORE:
-            raise StoreError(words.splitlines()[-1])
+            raise ResultsError(words.splitlines()[-1])
         if code == EXIT_INTERRUPTED:
             return
         busy = [key for key in keys if _is_owned_by(worker.process.pid, key, store)]

@@ -21,7 +21,7 @@ from equiscale.data.catalog import locate_dataset
 from equiscale.experiments.job import JobSettings, run_job
 from equiscale.experiments.launch import MAX_DEATHS, POLL_SECONDS, LaunchError, Tick
 from equiscale.results.claim import Claim, Owner
-from equiscale.results.errors import StoreError
+from equiscale.results.errors import ResultsError
 from equiscale.results.key import RUN_ID_LENGTH, RunKey
 from equiscale.results.record import RunRecord
 from equiscale.results.store import Failure, RunState, RunStore
@@ -140,8 +140,8 @@ class _Tasks:
         try:
             self.accept(key, ray.get(future))
         except RayTaskError as error:
-            if isinstance(error.cause, StoreError):
-                raise StoreError(str(error.cause)) from error
+            if isinstance(error.cause, ResultsError):
+                raise ResultsError(str(error.cause)) from error
             self.give_up(key, Failure(key, "error", str(error.cause), str(error)))
         except RayError as error:
             reason = f"{MAX_DEATHS} workers died during this run ({type(error).__name__})"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from equiscale.experiments.job import JobSettings, Watcher, run_job
-from equiscale.results.errors import StoreError
+from equiscale.results.errors import ResultsError
 from equiscale.results.key import RunKey
 from equiscale.results.store import RunStore
 from equiscale.training.loop import InterruptedRunError
@@ -79,7 +79,7 @@ def main() -> int:
         work(keys, settings, event.is_set)
     except InterruptedRunError:
         return EXIT_INTERRUPTED
-    except StoreError as error:
+    except ResultsError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_STORE
     return 0

@@ -9,7 +9,7 @@ from functools import cached_property
 import polars as pl
 
 from equiscale.analysis.comparison import compare_costs
-from equiscale.analysis.runs import Runs, Selection
+from equiscale.analysis.runs import Runs, RunSelection
 from equiscale.analysis.summaries import (
     reported_runs,
     reported_selections,
@@ -93,7 +93,7 @@ class FigureData:
         names = {model: model.partition(" {")[0] for model in present}
         return [m for m, name in names.items() if name in wanted or name not in STYLES]
 
-    def selection(self, pool: str) -> Selection:
+    def selection(self, pool: str) -> RunSelection:
         """Return the scale selection of a run with this pool, of emoji mid2rest if there is one."""
         reported = reported_selections(self.runs.selections, self.reported)
         found = [s for s in reported if s.pools[s.last_layer] == pool]

@@ -19,7 +19,7 @@ from equiscale.analysis.comparison import (
     published_accuracy,
     published_curves,
 )
-from equiscale.analysis.runs import CELL, SIZES, Runs, Selection
+from equiscale.analysis.runs import CELL, SIZES, Runs, RunSelection
 from equiscale.analysis.summaries import (
     best_channels,
     channel_correlations,
@@ -139,7 +139,7 @@ def _published(datasets: list[str]) -> dict[str, Any]:
     return {"citation": CITATION, "protocol": PROTOCOL_VERSION, "cells": cells}
 
 
-def _selections(selections: Iterable[Selection]) -> tuple[list[dict[str, Any]], int]:
+def _selections(selections: Iterable[RunSelection]) -> tuple[list[dict[str, Any]], int]:
     """Return one entry per cell as far as they fit, and of how many cells something does not."""
     entries, left_out = [], 0
     selection_bytes = map_bytes = 0
@@ -173,7 +173,7 @@ def _selections(selections: Iterable[Selection]) -> tuple[list[dict[str, Any]], 
     return entries, left_out
 
 
-def _pixel_maps(selection: Selection, layer: str) -> dict[str, Any] | None:
+def _pixel_maps(selection: RunSelection, layer: str) -> dict[str, Any] | None:
     """Return the maps of the channels that follow the object best, for the example object."""
     if layer not in selection.maps:
         return None

@@ -19,7 +19,7 @@ from equiscale.analysis.comparison import (
     published_accuracy,
     published_curves,
 )
-from equiscale.analysis.runs import SIZES, Selection
+from equiscale.analysis.runs import SIZES, RunSelection
 from equiscale.analysis.statistics import Correlation
 from equiscale.analysis.summaries import (
     best_channels,
@@ -483,7 +483,7 @@ def _correlation_text(correlation: Correlation) -> str:
     return f"r = {correlation.r:.2f}\n[{low:.2f}, {high:.2f}]".replace("-", "−")
 
 
-def _cell_text(selection: Selection) -> str:
+def _cell_text(selection: RunSelection) -> str:
     _, dataset, scenario, model = selection.cell
     label = _styles([model])[model].label
     name = _plain(selection.class_names[selection.example // selection.instances])

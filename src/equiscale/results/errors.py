@@ -7,11 +7,11 @@ from pathlib import Path
 from equiscale.core.errors import EquiscaleError
 
 
-class StoreError(EquiscaleError):
+class ResultsError(EquiscaleError):
     """The results directory cannot be read or written."""
 
     @classmethod
-    def missing(cls, path: Path) -> StoreError:
+    def missing(cls, path: Path) -> ResultsError:
         """Say that there is no such directory, and how to make one."""
         return cls(
             f"there is no results directory {str(path)!r}: give it with --results, or make one "
@@ -19,7 +19,7 @@ class StoreError(EquiscaleError):
         )
 
     @classmethod
-    def from_os_error(cls, path: Path, error: OSError) -> StoreError:
+    def from_os_error(cls, path: Path, error: OSError) -> ResultsError:
         """Say which directory failed, why, and that finished records are intact."""
         return cls(
             f"cannot use the results directory {str(path)!r}: {error.strerror or error}. "

@@ -30,7 +30,7 @@ from equiscale.results.claim import (
     read_progress,
     try_claim,
 )
-from equiscale.results.errors import CorruptRecordError, StoreError
+from equiscale.results.errors import CorruptRecordError, ResultsError
 from equiscale.results.key import RunKey
 from equiscale.results.record import RECORD_FILE, RunRecord, read_record
 
@@ -83,7 +83,7 @@ class RunStore:
         self.lease_seconds = lease_seconds
 
     def check_writable(self) -> None:
-        """Raise `StoreError` now if a result could not be written later."""
+        """Raise `ResultsError` now if a result could not be written later."""
         with self._explained_errors(), atomic_write(self.root / ".write-test") as file:
             file.write(b"can be written")
         (self.root / ".write-test").unlink(missing_ok=True)
@@ -213,7 +213,7 @@ class RunStore:
                 if problems is None:
                     raise
                 problems.append(str(error))
-            except StoreError:
+            except ResultsError:
                 if self.directory(run_id).is_dir():
                     raise
                 # Someone else has quarantined it meanwhile, and reported it.
@@ -222,14 +222,14 @@ class RunStore:
         """Return why a run failed.
 
         Raises:
-            StoreError: The note is damaged, or someone has just removed it to try again.
+            ResultsError: The note is damaged, or someone has just removed it to try again.
         """
         path = self._failed(run_id)
         try:
             content = json.loads(path.read_text())
             return Failure(**{**content, "key": RunKey.from_json(content["key"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise StoreError(
+            raise ResultsError(
                 f"cannot read why a run failed from {str(path)!r} ({error}): remove the file, and "
                 "the run counts as missing"
             ) from error
@@ -286,7 +286,7 @@ class RunStore:
         try:
             yield
         except OSError as error:
-            raise StoreError.from_os_error(self.root, error) from error
+            raise ResultsError.from_os_error(self.root, error) from error
 
 
 def _names(directory: Path) -> list[str]:
@@ -296,7 +296,7 @@ def _names(directory: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StoreError.from_os_error(directory.parent, error) from error
+        raise ResultsError.from_os_error(directory.parent, error) from error
     return sorted(name for name in names if not name.startswith("."))
 
 
