@@ -74,8 +74,19 @@ def test_ranks_and_critical_difference_match_demsars_example() -> None:
     assert ranking.p_value == pytest.approx(stats.friedmanchisquare(*table.T).pvalue)
 
 
-def test_a_single_model_is_not_ranked() -> None:
+def test_a_model_that_lacks_cells_does_not_keep_the_others_from_being_ranked() -> None:
+    both = {"a": 0.2, "b": 0.1}
+    ranking = rank_models({1: both, 2: both, 3: {**both, "c": 0.9}, 4: {"c": 0.9, "d": 0.8}})
+    assert ranking is not None
+    assert ranking.models == ("a", "b")
+    assert (ranking.cells, ranking.left_out) == (3, 1)
+    assert ranking.models_left_out == ("c", "d")
+
+
+def test_what_has_no_cell_in_common_is_not_ranked() -> None:
+    assert rank_models({}) is None
     assert rank_models({1: {"a": 0.5}}) is None
+    assert rank_models({1: {"a": 0.5}, 2: {"b": 0.5}}) is None
 
 
 @given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=5, max_size=30))

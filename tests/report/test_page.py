@@ -177,6 +177,21 @@ def test_a_page_of_one_run_loads(browser: webdriver.Chrome, tmp_path: Path) -> N
     assert "A comparison needs two models" in _text(browser, "#pairs")
 
 
+def test_variants_wait_until_they_are_chosen(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    study = Study(scenarios=(Scenario.MID_TO_REST,), models=("standard", "xu"), seeds=(1,))
+    plain = list(study.records())
+    changed = replace(plain[0].key, model_options={"batch_norm": True})
+    write_records([*plain, replace(plain[0], key=changed)], tmp_path / "runs")
+    write_page(read_runs(tmp_path / "runs"), tmp_path / "report.html")
+    open_page(browser, (tmp_path / "report.html").as_uri())
+    assert "1 variant of a model" in _text(browser, "#notices")
+    assert "batch_norm" not in _text(browser, "#glance")
+    assert "batch_norm" not in _text(browser, "#ranks")
+    browser.find_element(By.ID, "c-all").click()
+    assert "1 variant of a model" not in _text(browser, "#notices")
+    assert "standard, batch_norm True" in _text(browser, "#glance")
+
+
 def test_a_served_page_follows_the_runs(
     browser: webdriver.Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

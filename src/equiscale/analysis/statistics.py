@@ -126,8 +126,9 @@ class Ranking:
     Attributes:
         models: Best first.
         ranks: Average rank of each.
-        cells: Number of cells that have a result of every model.
+        cells: Number of cells that have a result of each of them.
         left_out: Number of cells that have not.
+        models_left_out: Models that lack a result in one of the cells.
         critical_difference: Of two average ranks, by Nemenyi's test at 5 %; None with one cell.
         p_value: Friedman's test that all are equal; None with fewer than three models or two cells.
     """
@@ -136,6 +137,7 @@ class Ranking:
     ranks: tuple[float, ...]
     cells: int
     left_out: int
+    models_left_out: tuple[str, ...]
     critical_difference: float | None
     p_value: float | None
 
@@ -143,28 +145,45 @@ class Ranking:
 def rank_models(scores: Mapping[object, Mapping[str, float]]) -> Ranking | None:
     """Rank models over cells by their score, higher is better; ties share their ranks.
 
+    Where models lack cells, those of one cell are ranked over all cells that have each of them:
+    of the cell that lets most scores take part. What is left out is counted.
+
     Args:
-        scores: Score by cell and model. Cells without every model are left out and counted.
+        scores: Score by cell and model.
 
     Returns:
-        None if there are fewer than two models or no complete cell.
+        None if no two models have a cell in common.
     """
-    models = sorted({model for cell in scores.values() for model in cell})
-    complete = [[cell[m] for m in models] for cell in scores.values() if len(cell) == len(models)]
+    models = _most_comparable(scores)
+    complete = [[cell[m] for m in models] for cell in scores.values() if cell.keys() >= {*models}]
     if len(models) < 2 or not complete:
         return None
     table = np.array(complete)
     ranks = stats.rankdata(-table, axis=1).mean(axis=0)
     order = np.argsort(ranks, kind="stable")
     testable = len(models) > 2 and len(table) > 1 and bool(np.ptp(table, axis=1).any())
+    known = {model for cell in scores.values() for model in cell}
     return Ranking(
         models=tuple(models[i] for i in order),
         ranks=tuple(float(ranks[i]) for i in order),
         cells=len(table),
         left_out=len(scores) - len(table),
+        models_left_out=tuple(sorted(known.difference(models))),
         critical_difference=_critical_difference(*table.shape) if len(table) > 1 else None,
         p_value=float(stats.friedmanchisquare(*table.T).pvalue) if testable else None,
     )
+
+
+def _most_comparable(scores: Mapping[object, Mapping[str, float]]) -> list[str]:
+    """Return the models of one cell, or those of all cells, whichever has most complete scores."""
+    cells = [set(cell) for cell in scores.values()]
+    common: set[str] = set.intersection(*cells) if cells else set()
+
+    def complete_scores(models: set[str]) -> int:
+        return len(models) * sum(cell >= models for cell in cells) if len(models) > 1 else 0
+
+    best: set[str] = max([*cells, common], key=complete_scores)
+    return sorted(best)
 
 
 def _critical_difference(cells: int, models: int, level: float = 0.05) -> float:

@@ -220,11 +220,26 @@ def _ratio_to_standard(name: str) -> pl.Expr:
     return pl.col(name) / standard.over("protocol", "dataset")
 
 
+def find_variants(models: Iterable[str]) -> set[str]:
+    """Return those that are another one of them with some options changed, `name {…}`.
+
+    Examples:
+        >>> find_variants(["xu", "xu {…}", "mine {…}"])
+        {'xu {…}'}
+    """
+    names = set(models)
+    return {name for name in names if name.partition(" {")[0] in names - {name}}
+
+
 def rank_cells(cells: pl.DataFrame, protocol: str) -> Ranking | None:
-    """Rank the models of one protocol over datasets and scenarios by their mean accuracy."""
+    """Rank the models of one protocol over datasets and scenarios by their mean accuracy.
+
+    Variants are left out.
+    """
     scores: dict[object, dict[str, float]] = {}
+    variants = find_variants(cells["model"])
     for row in cells.filter(pl.col("protocol") == protocol).iter_rows(named=True):
-        if row["mean"] is not None:
+        if row["mean"] is not None and row["model"] not in variants:
             scores.setdefault((row["dataset"], row["scenario"]), {})[row["model"]] = row["mean"]
     return rank_models(scores)
 

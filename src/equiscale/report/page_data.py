@@ -24,6 +24,7 @@ from equiscale.analysis.summaries import (
     best_channels,
     channel_correlations,
     compare_models,
+    find_variants,
     rank_cells,
     reported_runs,
     reported_selections,
@@ -55,6 +56,7 @@ def page_data(runs: Runs) -> dict[str, Any]:
     cells = summarize_accuracy(reported)
     published = _published(cells["dataset_name"].unique().to_list())
     models = {*cells["model"].to_list(), *(row["model"] for row in published["cells"])}
+    variants = find_variants(cells["model"])
     selections, left_out = _selections(reported_selections(runs.selections, reported))
     return {
         "provenance": _provenance(runs, reported, cells) | {"selections_left_out": left_out},
@@ -66,7 +68,8 @@ def page_data(runs: Runs) -> dict[str, Any]:
         ],
         "protocols": _protocols(cells),
         "models": [
-            {"key": key, **vars(style)} for key, style in style_models(sorted(models)).items()
+            {"key": key, "variant": key in variants, **vars(style)}
+            for key, style in style_models(sorted(models)).items()
         ],
         "cells": _cells(cells, reported),
         "costs": _plain_rows(compare_costs(summarize_costs(reported))),

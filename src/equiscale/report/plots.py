@@ -255,7 +255,8 @@ def plot_ranks(data: FigureData) -> Figure:
     axis.set_yticks(range(count), [styles[model].label for model in ranking.models])
     axis.set_ylim(count - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
-    axis.set_xlabel(f"average rank over {ranking.cells} cell{'s' if ranking.cells > 1 else ''}")
+    cells = "1 cell that has" if ranking.cells == 1 else f"{ranking.cells} cells that have"
+    axis.set_xlabel(f"average rank over {cells} all of these models")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if ranking.critical_difference is not None:
         text = f"critical difference {ranking.critical_difference:.2f} (Nemenyi, 5 %)"

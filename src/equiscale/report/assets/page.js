@@ -18,6 +18,7 @@ const publishedCell = (scenario, model) =>
   data.published.cells.find((c) => c.dataset === datasetName() && c.scenario === scenario && c.model === model);
 const scenarioOf = (key) => data.scenarios.find((s) => s.key === key);
 const shownCells = () => cellsOf(state.protocol, state.dataset).filter((c) => c.scenario === state.scenario && state.models.has(c.model));
+const hiddenVariants = () => [...new Set(cellsOf(state.protocol, state.dataset).map((c) => c.model))].filter((key) => modelOf(key).variant && !state.models.has(key));
 const shownModels = () => data.models.filter((m) => state.models.has(m.key));
 
 function readState() {
@@ -28,7 +29,7 @@ function readState() {
   const scenarios = [...new Set(cellsOf(state.protocol, state.dataset).map((c) => c.scenario))];
   state.scenario = choose(given.scenario, scenarios, scenarios.includes("mid2rest") ? "mid2rest" : scenarios[0]);
   state.published = given.published !== "0";
-  const own = new Set(cellsOf(state.protocol, state.dataset).map((c) => c.model));
+  const own = new Set(cellsOf(state.protocol, state.dataset).map((c) => c.model).filter((key) => !modelOf(key).variant));
   state.models = new Set(given.models !== undefined ? given.models.split("~").filter((key) => data.byModel.has(key)) : own);
   state.size = Math.min(64, Math.max(17, Number(given.size) || 40));
   for (const name of ["stage", "selection", "item", "first", "second"]) state[name] = given[name];
@@ -84,6 +85,8 @@ function drawNotices() {
   const notes = [];
   if (state.protocol !== data.provenance.paper_protocol) notes.push(`These runs were trained as “${state.protocol}”, not by the paper's protocol (${data.provenance.paper_protocol}): the published figures are a guide, not a target.`);
   if (data.protocols.length > 1) notes.push(`The results hold ${data.protocols.length} training protocols; they are never mixed: ${data.protocols.join(" · ")}.`);
+  const hidden = hiddenVariants().length;
+  if (hidden) notes.push(`${hidden} ${hidden === 1 ? "variant of a model, with other options, is" : "variants of models, with other options, are"} not shown; they can be chosen above.`);
   const few = shownCells().filter((c) => c.runs < 5);
   if (few.length) notes.push(`${few.length} of the shown cells have fewer than five seeds: bootstrap intervals of so few are too narrow, and with one seed there is none.`);
   if (data.provenance.problems.length) notes.push(`${data.provenance.problems.length} records could not be used; see the end of the page.`);
@@ -396,6 +399,13 @@ function drawErrors() {
   $$("errors").replaceChildren(f.svg);
 }
 
+function leftOut(ranking) {
+  const parts = [];
+  if (ranking.left_out) parts.push(`${ranking.left_out} ${ranking.left_out === 1 ? "cell" : "cells"}`);
+  if (ranking.models_left_out.length) parts.push(`of the models ${ranking.models_left_out.map((key) => modelOf(key).label).join(", ")}`);
+  return parts.length ? ` (left out: ${parts.join("; ")})` : "";
+}
+
 function drawRanks() {
   const ranking = data.rankings[state.protocol];
   if (!ranking) {
@@ -404,7 +414,7 @@ function drawRanks() {
     return;
   }
   const critical = ranking.critical_difference;
-  $$("rank-note").textContent = `1 is best, over ${ranking.cells} ${ranking.cells === 1 ? "cell that has" : "cells that have"} every model` + (ranking.left_out ? ` (${ranking.left_out} left out)` : "") + (critical ? `. Bars: critical difference ${critical.toFixed(2)} (Nemenyi, 5 %): models whose bars overlap are not told apart.` : ".") + (ranking.p_value !== null ? ` Friedman ${pValue(ranking.p_value)}.` : "");
+  $$("rank-note").textContent = `1 is best, over ${ranking.cells} ${ranking.cells === 1 ? "cell that has" : "cells that have"} every model` + leftOut(ranking) + (critical ? `. Bars: critical difference ${critical.toFixed(2)} (Nemenyi, 5 %): models whose bars overlap are not told apart.` : ".") + (ranking.p_value !== null ? ` Friedman ${pValue(ranking.p_value)}.` : "");
   const count = ranking.models.length, step = 28;
   const label = "Average ranks: " + ranking.models.map((key, i) => `${modelOf(key).label} ${ranking.ranks[i].toFixed(2)}`).join(", ");
   const f = frame($$("ranks"), { height: count * step + 60, x: [1, count], y: [count, 0], yTicks: [], xTicks: Array.from({ length: count }, (_, i) => i + 1), label, xTitle: "average rank", margin: { left: 150, right: 20 } });
