@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from equiscale.analysis.runs import RunSelection, read_selection
+from equiscale.analysis.comparison import published_curves
+from equiscale.analysis.runs import SIZES, RunSelection, read_selection
 from equiscale.analysis.summaries import channel_correlations, count_strong
 from equiscale.core.spec import Scenario
 from equiscale.layers import SConv2d
 from equiscale.models.base import create_model, list_models
 from equiscale.report.figures import MAIN_MODELS
 from equiscale.report.plots import EQUIVARIANCE_MODELS
+from equiscale.report.style import order_datasets
 from results.evidence import (
     FEWEST,
     NONE,
@@ -24,8 +28,15 @@ from results.evidence import (
 )
 
 CORNER = 6  # pixels on either side that count as the border of a map
-INCOMPARABLE = ("spatial_transform", "ensemble", "ensemble_dropout")
-"""Models of which an equivariance error says little."""
+INCOMPARABLE = (
+    "spatial_transform",
+    "ensemble",
+    "ensemble_dropout",
+    "scale_channels",
+    "gaussian_derivative",
+)
+"""Models of which an equivariance error says little: they move objects, or only some of their
+levels or channels have maps of which it can be measured."""
 PIXEL_MODELS = ("pixel_pool", "pixel_pool_same")
 
 
@@ -49,6 +60,9 @@ def winners(evidence: Evidence) -> str:
 SPANS = ((17, 32), (25, 32), (33, 48), (49, 64))
 """Sizes of mid2rest: below the trained ones, those of them that are no further off by their ratio
 than the largest, the trained ones, and those above."""
+ENDS = ((33, 64), (17, 48), (25, 48))
+"""Sizes that small2large tests, that large2small tests, and those of these that are no further off
+by their ratio than the largest of small2large."""
 
 
 def directions(evidence: Evidence) -> str:
@@ -56,9 +70,9 @@ def directions(evidence: Evidence) -> str:
     rows: list[list[str]] = []
     for dataset in evidence.data.datasets:
         for model in list_models():
-            sizes = evidence.sizes(dataset, Scenario.MID_TO_REST, model)
-            if len(sizes):
-                all_below, as_far, trained, above = (_mean_over(sizes, *span) for span in SPANS)
+            curve = evidence.curve(dataset, Scenario.MID_TO_REST, model)
+            if curve is not None:
+                all_below, as_far, trained, above = (_mean_over(curve, span) for span in SPANS)
                 means = map(percent, (all_below, as_far, trained, above))
                 verdicts = (_lower(below, above) for below in (all_below, as_far))
                 rows.append([dataset, f"`{model}`", *means, *verdicts])
@@ -74,8 +88,8 @@ def directions(evidence: Evidence) -> str:
     return f"{markdown_table(headings, rows)}\n{verdict}\n"
 
 
-def _mean_over(sizes: pl.DataFrame, first: int, last: int) -> float:
-    return float(sizes.filter(pl.col("object_size").is_between(first, last))["mean"].mean())  # type: ignore[arg-type]
+def _mean_over(curve: Mapping[int, float], span: tuple[int, int]) -> float:
+    return float(np.mean([curve[size] for size in range(span[0], span[1] + 1)]))
 
 
 def _lower(smaller: float, larger: float) -> str:
@@ -91,14 +105,55 @@ def ends(evidence: Evidence) -> str:
     rows = []
     for dataset in evidence.data.datasets:
         for model in list_models("paper"):
-            upwards = evidence.mean(dataset, Scenario.SMALL_TO_LARGE, model)
-            downwards = evidence.mean(dataset, Scenario.LARGE_TO_SMALL, model)
+            upwards = evidence.curve(dataset, Scenario.SMALL_TO_LARGE, model)
+            downwards = evidence.curve(dataset, Scenario.LARGE_TO_SMALL, model)
             if upwards is not None and downwards is not None:
-                means = percent(upwards), percent(downwards)
-                rows.append([dataset, f"`{model}`", *means, _lower(downwards, upwards)])
-    headings = ["dataset", "model", "small2large", "large2small", "lower towards"]
-    verdict = f"{_count_smaller(rows, -1)} are lower towards smaller sizes."
+                larger, smaller, as_far = _means_at_ends(upwards, downwards)
+                means = map(percent, (larger, smaller, as_far))
+                verdicts = (_lower(below, larger) for below in (smaller, as_far))
+                rows.append([dataset, f"`{model}`", *means, *verdicts])
+    headings = ["dataset", "model", "small2large", "large2small", "large2small, 25–48"]
+    headings += ["lower towards", "at the same ratios"]
+    whole, near = (_count_smaller(rows, column) for column in (-2, -1))
+    verdict = f"{whole} are lower towards smaller sizes, {near} at the same ratios."
     return f"{markdown_table(headings, rows)}\n{verdict}\n"
+
+
+def _means_at_ends(
+    upwards: Mapping[int, float], downwards: Mapping[int, float]
+) -> tuple[float, float, float]:
+    larger, smaller, as_far = ENDS
+    return (
+        _mean_over(upwards, larger),
+        _mean_over(downwards, smaller),
+        _mean_over(downwards, as_far),
+    )
+
+
+def published_directions(evidence: Evidence) -> str:
+    """How many of the paper's models lose more towards smaller sizes, by the published means."""
+    curves = {
+        key: dict(zip(SIZES, values, strict=True)) for key, values in published_curves().items()
+    }
+    rows = []
+    for dataset in order_datasets({dataset for dataset, _, _ in curves}):
+        found: list[list[str]] = []
+        for model in list_models("paper"):
+            middle, upwards, downwards = (
+                curves[dataset, scenario.value, model]
+                for scenario in (
+                    Scenario.MID_TO_REST,
+                    Scenario.SMALL_TO_LARGE,
+                    Scenario.LARGE_TO_SMALL,
+                )
+            )
+            all_below, as_far, _, above = (_mean_over(middle, span) for span in SPANS)
+            larger, *smaller = _means_at_ends(upwards, downwards)
+            pairs = [(all_below, above), (as_far, above), *((mean, larger) for mean in smaller)]
+            found.append([_lower(*pair) for pair in pairs])
+        rows.append([dataset, *(_count_smaller(found, column) for column in range(4))])
+    headings = ["dataset", "mid2rest", "mid2rest, same ratios", "from end to end"]
+    return markdown_table([*headings, "from end to end, same ratios"], rows)
 
 
 def equivariance(evidence: Evidence) -> str:
@@ -172,13 +227,15 @@ def pixel_selection(evidence: Evidence) -> str:
         for selection in _selections(evidence, model, "emoji"):
             for layer, maps in selection.maps.items():
                 fits = _fitting(model, layer, maps)
-                chosen = [f"{value:.1f}" for value in _centre_and_border(maps, np.isfinite(maps))]
-                responding = [f"{value:.1f}" for value in _centre_and_border(maps, fits)]
-                zero = percent(1 - fits.mean())
-                rows.append([f"`{model}`", selection.seed, layer, *chosen, zero, *responding])
-    border = f"border ({CORNER} pixels)"
-    headings = ["model", "seed", "layer", "centre (inner third)", border, "zeros chosen, %"]
-    return markdown_table([*headings, "centre, without zeros", "border, without zeros"], rows)
+                chosen = _centre_and_border(maps, np.isfinite(maps))
+                responding = _centre_and_border(maps, fits)
+                share = 1 - (responding[0] - responding[1]) / (chosen[0] - chosen[1])
+                sizes = [f"{value:.1f}" for value in (*chosen, *responding)]
+                shares = percent(1 - fits.mean()), percent(share) if not fits.all() else NONE
+                rows.append([f"`{model}`", selection.seed, layer, *sizes, *shares])
+    headings = ["model", "seed", "layer", "centre (inner third)", f"border ({CORNER} pixels)"]
+    headings += ["centre, without zeros", "border, without zeros", "zeros chosen, %"]
+    return markdown_table([*headings, "of the difference due to zeros, %"], rows)
 
 
 def _fitting(model: str, layer: str, maps: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -95,6 +95,11 @@ class Evidence:
         wanted = {"dataset": dataset, "scenario": scenario.value, "model": model}
         return self.data.sizes.filter(pl.col(name) == value for name, value in wanted.items())
 
+    def curve(self, dataset: str, scenario: Scenario, model: str) -> dict[int, float] | None:
+        """Return the mean accuracy by object size, if the cell was run."""
+        sizes = self.sizes(dataset, scenario, model)
+        return dict(sizes.select("object_size", "mean").iter_rows()) if len(sizes) else None
+
 
 def measured(benchmark: str) -> list[dict[str, Any]]:
     """Return the rows that a script of `benchmarks/` has written."""

@@ -42,6 +42,7 @@ PAGES = {
         "winners",
         "directions",
         "ends",
+        "published-directions",
         "equivariance",
         "slice-selection",
         "pixel-selection",
@@ -117,6 +118,10 @@ def weights_cards(store: RunStore) -> dict[str, dict[str, Any]]:
             "seed": record.key.seed,
             "learning_rate": record.key.learning_rate,
             "dataset_hash": record.key.dataset_hash,
+            "protocol": record.key.protocol.label,
+            "equiscale": record.environment["equiscale"],
+            "commit": record.environment["commit"],
+            "valid_accuracy": record.valid_accuracy,
             "test_accuracy": record.test_accuracy,
             "accuracy_per_size": record.predictions.accuracy_per_size(),
         }

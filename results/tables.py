@@ -141,10 +141,9 @@ def channel_sizes(evidence: Evidence) -> str:
     rows = []
     for dataset in evidence.data.datasets:
         for scenario in TRANSFER:
-            sizes = evidence.sizes(dataset, scenario, "scale_channels")
-            if len(sizes):
-                mean = dict(sizes.select("object_size", "mean").iter_rows())
-                trained = np.mean([mean[size] for size in scenario.train_sizes])
+            mean = evidence.curve(dataset, scenario, "scale_channels")
+            if mean is not None:
+                trained = float(np.mean([mean[size] for size in scenario.train_sizes]))
                 far = [size for size in scenario.test_sizes if mean[size] < trained - NEAR]
                 shown = [percent(mean[size]) for size in SHOWN_SIZES]
                 ends = f"{len(far)}: {_spans(far)}" if far else "0"
@@ -430,6 +429,7 @@ BLOCKS = {
     "winners": claims.winners,
     "directions": claims.directions,
     "ends": claims.ends,
+    "published-directions": claims.published_directions,
     "equivariance": claims.equivariance,
     "slice-selection": claims.slice_selection,
     "pixel-selection": claims.pixel_selection,

@@ -157,13 +157,20 @@ def test_the_published_figures_are_complete() -> None:
 
 
 def test_the_comparison_says_whether_the_published_mean_is_inside() -> None:
-    near = [{"seed": s, "test_accuracy": 0.3911 + d} for s, d in enumerate((-0.01, 0.0, 0.02))]
-    far = [{"seed": s, "test_accuracy": 0.9, "model": "xu"} for s in range(3)]
+    near = [{"seed": s, "test_accuracy": 0.3911 + d} for s, d in enumerate((-0.01, 0, 0, 0, 0.02))]
+    far = [{"seed": s, "test_accuracy": 0.9, "model": "xu"} for s in range(5)]
     unknown = [{"model": "my:net"}]
     compared = compare_published(summarize_accuracy(table(*near, *far, *unknown))).to_dicts()
     assert [(c["model"], c["inside"]) for c in compared] == [("standard", True), ("xu", False)]
     assert [c["near"] for c in compared] == [True, False]
     assert compared[0]["published"] == 0.3911
+
+
+def test_an_interval_of_few_runs_is_not_judged_by() -> None:
+    runs = [{"seed": s, "test_accuracy": 0.4} for s in range(4)]
+    (compared,) = compare_published(summarize_accuracy(table(*runs))).to_dicts()
+    assert compared["low"] is not None
+    assert (compared["inside"], compared["near"]) == (None, True)
 
 
 def test_runs_by_another_protocol_are_shown_and_not_judged() -> None:

@@ -26,7 +26,8 @@ def equiscale(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    study = Study(scenarios=(Scenario.MID_TO_REST,), models=("standard", "slice_pool"))
+    models = ("standard", "slice_pool")
+    study = Study(scenarios=(Scenario.MID_TO_REST,), models=models, seeds=range(1, 6))
     write_records(study.records(), tmp_path / "runs")
     return tmp_path / "runs"
 
@@ -34,7 +35,7 @@ def results(tmp_path: Path) -> Path:
 def test_report_writes_one_file(results: Path, tmp_path: Path) -> None:
     done = equiscale("report", "--out", "page.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("page.html: 6 runs")
+    assert done.stdout.startswith("page.html: 10 runs")
     text = (tmp_path / "page.html").read_text()
     assert "connect-src 'none'" in text
     assert "https://" not in text
@@ -45,7 +46,7 @@ def test_compare_prints_every_cell_on_one_line(results: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "mid2rest  standard" in line]
     assert "39.11 %" in line
-    assert line.split()[-5:] == ["yes", "yes", "3", "of", "3"]
+    assert line.split()[-5:] == ["yes", "yes", "5", "of", "5"]
     assert "inside: 2 of 2 published means lie in our interval" in done.stdout
     assert "near: 2 of 2 means of ours lie within two published standard" in done.stdout
     assert len((tmp_path / "c.csv").read_text().splitlines()) == 3

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -57,7 +57,7 @@ def opened(browser: webdriver.Chrome, page: str) -> webdriver.Chrome:
 
 
 def _until(browser: webdriver.Chrome, condition: Callable[[], Any], seconds: float = 30) -> None:
-    reloaded = [StaleElementReferenceException]
+    reloaded = [WebDriverException]  # of many kinds, while a page gives way to the next
     wait = WebDriverWait(browser, seconds, poll_frequency=0.1, ignored_exceptions=reloaded)
     wait.until(lambda _: condition())
 

@@ -11,6 +11,8 @@ from equiscale.analysis.runs import CELL
 from equiscale.results.key import PROTOCOL_VERSION
 
 CITATION = "Altstidl et al., Just a Matter of Scale?, arXiv 2211.10288"
+FEWEST_RUNS = 5
+"""Runs from which on the interval of their mean is wide enough to judge by."""
 _JOIN = ("dataset_name", "scenario", "model")
 _PUBLISHED = ("dataset", "scenario", "model")
 
@@ -45,10 +47,11 @@ def compare_published(cells: pl.DataFrame) -> pl.DataFrame:
     """Return our cells beside the published ones; those without a counterpart are left out.
 
     Columns beside those of a cell: `mean`, `low`, `high`, `runs`, `published`, `difference`
-    (ours minus published), `inside` (whether the published mean lies in our interval; null
-    without one), `near` (whether our mean lies within two published standard deviations of the
-    published mean), `near_runs` (how many of our runs do), `same_protocol` and `same_rate`; runs
-    by another protocol or at another learning rate are not judged, all three are null.
+    (ours minus published), `inside` (whether the published mean lies in our interval; null below
+    five runs, whose intervals are too narrow), `near` (whether our mean lies within two published
+    standard deviations of the published mean), `near_runs` (how many of our runs do),
+    `same_protocol` and `same_rate`; runs by another protocol or at another learning rate are not
+    judged, all three are null.
     """
     published = published_accuracy().select(
         pl.col("dataset").alias("dataset_name"),
@@ -67,7 +70,9 @@ def compare_published(cells: pl.DataFrame) -> pl.DataFrame:
         .join(published, on=_JOIN, maintain_order="left")
         .with_columns(
             difference=pl.col("mean") - pl.col("published"),
-            inside=pl.col("published").is_between(pl.col("low"), pl.col("high")),
+            inside=pl.when(pl.col("runs") >= FEWEST_RUNS).then(
+                pl.col("published").is_between(pl.col("low"), pl.col("high"))
+            ),
             near=_is_near(pl.col("mean")),
             same_protocol=pl.col("protocol") == PROTOCOL_VERSION,
             same_rate=pl.col("learning_rate") == pl.col("published_lr"),

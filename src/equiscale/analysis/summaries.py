@@ -180,8 +180,10 @@ def _mean_error(run: dict[str, Any], columns: Iterable[re.Match[str]]) -> tuple[
 def summarize_costs(runs: pl.DataFrame) -> pl.DataFrame:
     """Return seconds per epoch and image, memory and operations per protocol, dataset and model.
 
-    An epoch contains the pass over the validation images, `train_seconds` does not. `epoch_ratio`
-    and `train_ratio` are these times divided by those of `standard`, null without one.
+    Times are those of the fastest run, since whatever else a machine does only adds to them; the
+    others are medians. An epoch contains the pass over the validation images, `train_seconds` does
+    not. `epoch_ratio` and `train_ratio` are these times divided by those of `standard`, null
+    without one.
     """
     wanted = {
         "median_epoch_seconds": "epoch_seconds",
@@ -204,7 +206,11 @@ def summarize_costs(runs: pl.DataFrame) -> pl.DataFrame:
         for name in present
         if name.endswith(("epoch_seconds", "train_seconds"))
     )
-    columns = [pl.col(name).cast(pl.Float64).median().alias(v) for name, v in present.items()]
+    columns = [
+        (values.min() if label.endswith("_seconds") else values.median()).alias(label)
+        for name, label in present.items()
+        for values in [pl.col(name).cast(pl.Float64)]
+    ]
     keys = ("protocol", "dataset", "dataset_name", "model", "model_name")
     costs = comparable.group_by(*keys, maintain_order=True).agg(*columns, runs=pl.len())
     absent = [label for name, label in wanted.items() if name not in present]

@@ -146,7 +146,8 @@ def _seeds(row: dict[str, object]) -> str:
 
 def _print_remarks(console: Console, rows: list[dict[str, object]], cells: int) -> None:
     for remark in (
-        f"inside: {_share(rows, 'inside')} published means lie in our interval",
+        f"inside: {_share(rows, 'inside')} published means lie in our interval, "
+        "of cells with five runs or more: intervals of fewer are too narrow",
         f"near: {_share(rows, 'near')} means of ours lie within two published standard deviations "
         "of the published mean; runs near: how many single runs do",
         f"{cells - len(rows)} cells of ours have no published counterpart",

@@ -151,7 +151,11 @@ def _reason_to_skip(maps: Tensor, smallest: int) -> str | None:
     if maps.ndim != 4:
         return f"its maps have {maps.ndim} axes, not [N, O, H, W]"
     height, width = maps.shape[2:]
-    if height != width or not CANVAS - smallest < height <= CANVAS:
+    if height != width or height > CANVAS:
+        return (
+            f"its maps are {height}×{width}, not those of a {CANVAS}×{CANVAS} image, cut or whole"
+        )
+    if height <= CANVAS - smallest:
         return f"its maps are {height}×{width}: no object of {smallest} pixels is left on them"
     return None
 

@@ -26,6 +26,10 @@ class WeightsCard:
         seed: Of the run.
         learning_rate: Of the run.
         dataset_hash: Content of the dataset it was trained and tested on.
+        protocol: Of the training.
+        equiscale: The version it was trained with.
+        commit: The commit it was trained with.
+        valid_accuracy: On the validation images, at the scenario's training sizes.
         test_accuracy: At the scenario's test sizes.
         accuracy_per_size: At each object size, from 17 to 64.
     """
@@ -35,6 +39,10 @@ class WeightsCard:
     seed: int
     learning_rate: float
     dataset_hash: str
+    protocol: str
+    equiscale: str
+    commit: str | None
+    valid_accuracy: float
     test_accuracy: float
     accuracy_per_size: Mapping[int, float]
 

@@ -73,10 +73,13 @@ def _rule(colours: dict[str, str]) -> str:
 def _summary(data: dict[str, Any]) -> str:
     facts = data["provenance"]
     datasets = ", ".join(dataset["label"] for dataset in data["datasets"])
-    models = len({cell["model"] for cell in data["cells"]})
+    shown = {cell["model"] for cell in data["cells"]}
+    variants = {model["key"] for model in data["models"] if model["variant"]} & shown
+    models = _counted(len(shown - variants), "model")
+    if variants:
+        models += f" and {_counted(len(variants), 'variant')}"
     return (
-        f"{_counted(facts['runs'], 'run')} of {_counted(models, 'model')} on {datasets}, "
-        f"collected {facts['made_at']}"
+        f"{_counted(facts['runs'], 'run')} of {models} on {datasets}, collected {facts['made_at']}"
     )
 
 

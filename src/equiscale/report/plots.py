@@ -368,7 +368,7 @@ def _draw_seeds(
     size, alpha = (4, 0.5) if len(values) > 5 else (7, 0.85)
     axis.plot(values, heights, ".", color=style.light, mew=0, ms=size, alpha=alpha)
     if published is not None:
-        axis.plot(published, place, "D", mfc="white", mec=style.light, ms=3.8, mew=0.9, zorder=5)
+        axis.plot(published, place, "D", mfc="none", mec=style.light, ms=4.2, mew=0.9, zorder=5)
 
 
 def _draw_box(axis: Axes, place: int, style: ModelStyle, values: Sequence[float]) -> None:
@@ -389,7 +389,7 @@ def _seed_legend() -> list[Line2D]:
     return [
         Line2D([], [], ls="", marker=".", color=_INK, ms=4, label="one seed"),
         Line2D([], [], ls="", marker="s", mfc="none", mec=_INK, ms=5, label="quartiles, median"),
-        Line2D([], [], ls="", marker="D", mfc="white", mec=_INK, ms=4, label="published mean"),
+        Line2D([], [], ls="", marker="D", mfc="none", mec=_INK, ms=4, label="published mean"),
     ]
 
 
@@ -439,7 +439,7 @@ def _draw_errors(
             mew=0,
         )
     axis.margins(y=0.1)
-    axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.yaxis.set_major_formatter(PercentFormatter(1))
     drawn = [runs["error"].drop_nulls() for runs in errors.values() if runs is not None]
     found = [error for series in drawn for error in series]
     if not found:

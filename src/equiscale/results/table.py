@@ -113,7 +113,8 @@ def _timings(record: RunRecord) -> dict[str, Any]:
 
 def _environment(record: RunRecord) -> dict[str, Any]:
     names = ("equiscale", "commit", "python", "torch", "numpy", "platform", "device", "device_name")
-    return {name: record.environment.get(name) for name in (*names, "threads")}
+    more = ("threads", "compiled", "model_fingerprint")
+    return {name: record.environment.get(name) for name in (*names, *more)}
 
 
 def _is_scalar(value: object) -> bool:

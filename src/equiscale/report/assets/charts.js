@@ -35,12 +35,25 @@ function ticks(low, high, count) {
   return found;
 }
 
+function logScaleOf(from, to, low, high) {
+  const linear = scaleOf(Math.log(from), Math.log(to), low, high);
+  return (value) => linear(Math.log(value));
+}
+
+function logTicks(low, high) {
+  const found = [];
+  const steps = high / low > 200 ? [1] : [1, 2, 5];
+  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++) found.push(...steps.map((step) => +(step * 10 ** power).toPrecision(1)));
+  return found.filter((value) => value >= low && value <= high);
+}
+
 // A frame with axes; returns the drawing and its scales.
 function frame(box, options) {
   const width = Math.max(box.clientWidth, 240);
   const height = options.height;
   const margin = { left: 46, right: 12, top: 10, bottom: 42, ...options.margin };
-  const x = scaleOf(options.x[0], options.x[1], margin.left, width - margin.right);
+  const x = (options.xLog ? logScaleOf : scaleOf)(options.x[0], options.x[1], margin.left, width - margin.right);
+  const xTicks = options.xTicks || (options.xLog ? logTicks(...options.x) : ticks(...options.x, Math.round(width / 90)));
   const y = scaleOf(options.y[0], options.y[1], height - margin.bottom, margin.top);
   const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": options.label, tabindex: options.focus ? 0 : null });
   const back = s("g", { "aria-hidden": "true" });
@@ -49,7 +62,7 @@ function frame(box, options) {
     back.append(s("line", { class: "grid", x1: margin.left, x2: width - margin.right, y1: y(value), y2: y(value) }));
     back.append(s("text", { x: margin.left - 7, y: y(value) + 4, "text-anchor": "end" }, String(format(value))));
   }
-  for (const value of options.xTicks || ticks(options.x[0], options.x[1], Math.round(width / 90))) {
+  for (const value of xTicks) {
     back.append(s("line", { class: "axis", x1: x(value), x2: x(value), y1: height - margin.bottom, y2: height - margin.bottom + 4 }));
     back.append(s("text", { x: x(value), y: height - margin.bottom + 18, "text-anchor": "middle" }, String((options.xFormat || format)(value))));
   }

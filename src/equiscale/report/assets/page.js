@@ -81,13 +81,15 @@ function chip(id, label, on, onchange, model) {
     h("span", {}, model ? swatch(model) : null, label));
 }
 
+// Below, bootstrap intervals are too narrow to judge by.
+const FEWEST_RUNS = 5;
 function drawNotices() {
   const notes = [];
   if (state.protocol !== data.provenance.paper_protocol) notes.push(`These runs were trained as “${state.protocol}”, not by the paper's protocol (${data.provenance.paper_protocol}): the published figures are a guide, not a target.`);
   if (data.protocols.length > 1) notes.push(`The results hold ${data.protocols.length} training protocols; they are never mixed: ${data.protocols.join(" · ")}.`);
   const hidden = hiddenVariants().length;
   if (hidden) notes.push(`${hidden} ${hidden === 1 ? "variant of a model, with other options, is" : "variants of models, with other options, are"} not shown; they can be chosen above.`);
-  const few = shownCells().filter((c) => c.runs < 5);
+  const few = shownCells().filter((c) => c.runs < FEWEST_RUNS);
   if (few.length) notes.push(`${few.length} of the shown cells have fewer than five seeds: bootstrap intervals of so few are too narrow, and with one seed there is none.`);
   if (data.provenance.problems.length) notes.push(`${data.provenance.problems.length} records could not be used; see the end of the page.`);
   $$("notices").replaceChildren(...notes.map((text) => h("p", { class: "notice" }, text)));
@@ -234,7 +236,7 @@ function drawTable() {
     { title: "learning rate", value: (c) => c.learning_rate, show: (c) => String(c.learning_rate) },
   ];
   $$("table").replaceChildren(sortable(columns, rows, "Statistics of the shown cells", tableStates.table),
-    h("p", { class: "quiet" }, "Gap: accuracy at the trained sizes minus accuracy at the others, in points. “Inside”: whether the published mean lies in our interval. “Near”: whether our mean lies within two published standard deviations of the published one, and how many of our runs do. Runs by another protocol or at another learning rate than the published ones are not judged."));
+    h("p", { class: "quiet" }, "Gap: accuracy at the trained sizes minus accuracy at the others, in points. “Inside”: whether the published mean lies in our interval, from five seeds on. “Near”: whether our mean lies within two published standard deviations of the published one, and how many of our runs do. Runs by another protocol or at another learning rate than the published ones are not judged."));
 }
 function difference(c) {
   const other = publishedCell(c.scenario, c.model)?.mean;
@@ -248,7 +250,7 @@ function judgedBy(c) {
 }
 function inside(c) {
   const other = judgedBy(c);
-  if (!other || c.low === null) return "–";
+  if (!other || c.runs < FEWEST_RUNS) return "–";
   return c.low <= other.mean && other.mean <= c.high ? "yes" : "no";
 }
 function near(c) {
@@ -367,6 +369,8 @@ function fisher(r) {
   return `${Math.tanh(Math.atanh(r) - half).toFixed(2)} … ${Math.tanh(Math.atanh(r) + half).toFixed(2)}`;
 }
 
+// One error that is far off would hide how the others differ: from this ratio on the axis is logarithmic.
+const WIDE = 20; // as in the figures
 function drawErrors() {
   const cells = shownCells();
   const stages = [...new Set(cells.flatMap((c) => Object.keys(c.errors)))];
@@ -384,8 +388,9 @@ function drawErrors() {
   const lost = series.reduce((sum, x) => sum + x.undefined_, 0);
   const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
   const label = `Scatter plot: equivariance error after ${stage} against test accuracy. ` + series.map((x) => `${x.model.label}: mean error ${number(mean(x.runs.map((e) => e.error)))}.`).join(" ");
-  const top = Math.max(...errors) * 1.06;
-  const f = frame($$("errors"), { height: 340, x: [0, top], y: [Math.max(0, Math.min(...accuracies) - 0.04), Math.min(1, Math.max(...accuracies) + 0.03)], label, xFormat: (v) => number(v, 2), format: (v) => number(100 * v) + "\u00a0%", xTitle: `equivariance error · ${lost} undefined left out`, margin: { left: 52 } });
+  const smallest = Math.min(...errors), largest = Math.max(...errors);
+  const xLog = smallest > 0 && largest > WIDE * smallest;
+  const f = frame($$("errors"), { height: 340, xLog, x: xLog ? [smallest / 1.3, largest * 1.3] : [0, largest * 1.06 || 1], y: [Math.max(0, Math.min(...accuracies) - 0.04), Math.min(1, Math.max(...accuracies) + 0.03)], label, xFormat: (v) => number(v, 2), format: (v) => number(100 * v) + "\u00a0%", xTitle: `equivariance error${xLog ? ", logarithmic" : ""} · ${lost} undefined left out`, margin: { left: 52 } });
   for (const { model, runs } of series) {
     const group = s("g", { tabindex: 0, role: "img", "aria-label": `${model.label}: mean error ${number(mean(runs.map((e) => e.error)))}, mean accuracy ${percent(mean(runs.map((e) => e.test_accuracy)))}` });
     for (const run of runs) {
