@@ -66,14 +66,25 @@ function drawControls() {
     select("c-scenario", "Trained on → tested on", scenarios, state.scenario, (scenario) => change({ scenario })),
     chip("c-published", "published figures", state.published, (published) => change({ published }), null),
     h("fieldset", {}, h("legend", {}, "Models"),
-      available.map((m) => chip("c-m" + m.index, m.label, state.models.has(m.key), (on) => {
-        const models = new Set(state.models);
-        if (on) models.add(m.key); else models.delete(m.key);
-        change({ models });
-      }, m)),
+      available.filter((m) => !m.variant).map(modelChip),
       h("button", { type: "button", id: "c-all", onclick: () => change({ models: new Set(available.map((m) => m.key)) }) }, "all"),
-      h("button", { type: "button", id: "c-none", onclick: () => change({ models: new Set() }) }, "none")));
+      h("button", { type: "button", id: "c-none", onclick: () => change({ models: new Set() }) }, "none"),
+      variantChips(available.filter((m) => m.variant))));
   if (focused && $$(focused)) $$(focused).focus();
+}
+
+function modelChip(m) {
+  return chip("c-m" + m.index, m.label, state.models.has(m.key), (on) => {
+    const models = new Set(state.models);
+    if (on) models.add(m.key); else models.delete(m.key);
+    change({ models });
+  }, m);
+}
+
+function variantChips(variants) {
+  if (!variants.length) return "";
+  const open = variants.some((m) => state.models.has(m.key));
+  return h("details", { open }, h("summary", { id: "c-variants" }, `with other options (${variants.length})`), variants.map(modelChip));
 }
 
 function chip(id, label, on, onchange, model) {
@@ -88,7 +99,7 @@ function drawNotices() {
   if (state.protocol !== data.provenance.paper_protocol) notes.push(`These runs were trained as “${state.protocol}”, not by the paper's protocol (${data.provenance.paper_protocol}): the published figures are a guide, not a target.`);
   if (data.protocols.length > 1) notes.push(`The results hold ${data.protocols.length} training protocols; they are never mixed: ${data.protocols.join(" · ")}.`);
   const hidden = hiddenVariants().length;
-  if (hidden) notes.push(`${hidden} ${hidden === 1 ? "variant of a model, with other options, is" : "variants of models, with other options, are"} not shown; they can be chosen above.`);
+  if (hidden) notes.push(`${hidden} ${hidden === 1 ? "variant of a model, with other options, is" : "variants of models, with other options, are"} not shown; open “with other options” above to choose.`);
   const few = shownCells().filter((c) => c.runs < FEWEST_RUNS);
   if (few.length) notes.push(`${few.length} of the shown cells have fewer than five seeds: bootstrap intervals of so few are too narrow, and with one seed there is none.`);
   if (data.provenance.problems.length) notes.push(`${data.provenance.problems.length} records could not be used; see the end of the page.`);
