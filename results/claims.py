@@ -229,13 +229,18 @@ def pixel_selection(evidence: Evidence) -> str:
                 fits = _fitting(model, layer, maps)
                 chosen = _centre_and_border(maps, np.isfinite(maps))
                 responding = _centre_and_border(maps, fits)
-                share = 1 - (responding[0] - responding[1]) / (chosen[0] - chosen[1])
+                zeros = 1 - fits.mean()
                 sizes = [f"{value:.1f}" for value in (*chosen, *responding)]
-                shares = percent(1 - fits.mean()), percent(share) if not fits.all() else NONE
+                shares = percent(zeros), _share_explained(chosen, responding) if zeros else NONE
                 rows.append([f"`{model}`", selection.seed, layer, *sizes, *shares])
     headings = ["model", "seed", "layer", "centre (inner third)", f"border ({CORNER} pixels)"]
     headings += ["centre, without zeros", "border, without zeros", "zeros chosen, %"]
     return markdown_table([*headings, "of the difference due to zeros, %"], rows)
+
+
+def _share_explained(chosen: tuple[float, float], responding: tuple[float, float]) -> str:
+    """Return which share of the difference between centre and border goes with the zeros."""
+    return percent(1 - (responding[0] - responding[1]) / (chosen[0] - chosen[1]))
 
 
 def _fitting(model: str, layer: str, maps: NDArray[np.uint8]) -> NDArray[np.bool_]:
