@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from equiscale.analysis.comparison import compare_published, published_accuracy
-from equiscale.analysis.summaries import reported_runs, summarize_accuracy
+from equiscale.analysis.summaries import find_variants, reported_runs, summarize_accuracy
 from equiscale.core.spec import Scenario
 from equiscale.data.catalog import CARDS
 from equiscale.models.base import list_models, model_card
@@ -97,20 +97,17 @@ def published(evidence: Evidence) -> str:
 def others(evidence: Evidence) -> str:
     """Every cell without a published counterpart: our models, datasets and controls."""
     known = set(published_accuracy().select("dataset", "scenario", "model", "lr").iter_rows())
+    cells = summarize_accuracy(reported_runs(evidence.runs.table))
+    variants = find_variants(cells["model"])
     rows = []
-    for row in summarize_accuracy(reported_runs(evidence.runs.table)).iter_rows(named=True):
+    for row in cells.filter(~pl.col("model").is_in(variants)).iter_rows(named=True):
         cell = (row["dataset"], row["scenario"], row["model"])
         changes = protocol_changes(row["protocol"])
-        if ((*cell, row["learning_rate"]) not in known or changes) and not is_variant(row["model"]):
+        if (*cell, row["learning_rate"]) not in known or changes:
             model = f"`{row['model']}`" + (f", {changes}" if changes else "")
             each = ", ".join(percent(value) for value in row["accuracies"])
             rows.append([*cell[:2], model, f"{row['learning_rate']:g}", percent(row["mean"]), each])
     return markdown_table(["dataset", "scenario", "model", "lr", "mean", "all seeds"], rows)
-
-
-def is_variant(model: str) -> bool:
-    """Whether a model was run with options of its own, which its name then shows."""
-    return "{" in model
 
 
 def transfer(evidence: Evidence) -> str:
