@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.layers import ImagePyramid, ScaleChannels, scale_channels, scale_factors
-from equiscale.layers.channel_pool import pool_channels
+from equiscale.layers.channel_pool import CHANNEL_POOLS, pool_channels
 from equiscale.layers.pyramid import resize_images
 
 FACTORS = (0.5, 0.7, 1.0, 1.3)
@@ -82,7 +82,7 @@ def test_impossible_factors_are_named(arguments: tuple[float, float, int]) -> No
         scale_factors(0.8, 0.9, 1)
 
 
-@pytest.mark.parametrize("pool", ["mixture", "mean", "max", "logsumexp"])
+@pytest.mark.parametrize("pool", CHANNEL_POOLS)
 def test_every_copy_is_asked_and_the_answers_are_pooled(pool: Any) -> None:
     network = backbone().eval()
     channels = ScaleChannels(network, FACTORS, pool=pool).eval()
@@ -101,6 +101,29 @@ def test_a_mixture_is_the_mean_of_probabilities() -> None:
     torch.testing.assert_close(pool_channels(logits, "mixture", kept).exp(), expected)
 
 
+def test_in_a_vote_a_channel_counts_by_the_classes_it_hesitates_between() -> None:
+    certain, torn, clueless = [1.0, 0.0, 0.0, 0.0], [0.0, 0.5, 0.5, 0.0], [0.25] * 4
+    logits = torch.tensor([[certain, torn, clueless]]).log()
+    weights = torch.tensor([1, 1 / 2, 1 / 4]) / 1.75
+    expected = (logits.exp() * weights[:, None]).sum(1)
+    torch.testing.assert_close(pool_channels(logits, "vote").exp(), expected)
+    kept = torch.tensor([[False, True, True]])
+    expected = pool_channels(logits[:, 1:], "vote")
+    torch.testing.assert_close(pool_channels(logits, "vote", kept), expected)
+
+
+def test_a_vote_has_exact_gradients_and_survives_certainty() -> None:
+    logits = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).double()
+    kept = torch.rand(3, 4, generator=torch.Generator().manual_seed(1)) > 0.3
+    assert torch.autograd.gradcheck(
+        lambda x: pool_channels(x, "vote", kept), logits.requires_grad_()
+    )
+    sure = torch.tensor([[[1e4, 0.0], [0.0, 1e3]]], requires_grad=True)
+    pool_channels(sure, "vote").sum().backward()
+    assert sure.grad is not None
+    assert sure.grad.isfinite().all()
+
+
 def test_half_precision_is_pooled_in_single() -> None:
     logits = torch.randn(4, 3, 10, generator=torch.Generator().manual_seed(0))
     coarse = logits.bfloat16()
@@ -113,6 +136,8 @@ def test_half_precision_is_pooled_in_single() -> None:
 def test_one_logit_has_no_mixture() -> None:
     with pytest.raises(ShapeError, match="one logit per image"):
         pool_channels(torch.zeros(2, 3, 1), "mixture")
+    with pytest.raises(ShapeError, match="one logit per image"):
+        pool_channels(torch.zeros(2, 3, 1), "vote")
     assert pool_channels(torch.ones(2, 3, 1), "mean").tolist() == [[1.0], [1.0]]
 
 
@@ -122,7 +147,7 @@ def test_an_unknown_pool_is_named() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("pool", ["mixture", "mean", "max", "logsumexp"])
+@pytest.mark.parametrize("pool", CHANNEL_POOLS)
 def test_pooled_logits_have_the_precision_of_the_channels(pool: Any, dtype: torch.dtype) -> None:
     assert pool_channels(torch.zeros(2, 3, 4, dtype=dtype), pool).dtype == dtype
 

@@ -13,7 +13,7 @@ from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.registry import unknown_name_message
 from equiscale.layers.precision import autocast_is_on, single
 
-ChannelPool = Literal["mixture", "mean", "max", "logsumexp"]
+ChannelPool = Literal["vote", "mixture", "mean", "max", "logsumexp"]
 CHANNEL_POOLS: tuple[ChannelPool, ...] = get_args(ChannelPool)
 
 
@@ -27,8 +27,9 @@ def pool_channels(logits: Tensor, mode: ChannelPool, kept: Tensor | None = None)
         logits: What each channel says.
         mode: `"mean"`, `"max"` or `"logsumexp"` of the logits; or `"mixture"`, the logarithm of the
             mean of the channels' probabilities: a channel that is unsure says little, and none
-            can outvote the others by the mere height of its logits. It needs two classes at least,
-            of which one is right.
+            can outvote the others by the mere height of its logits; or `"vote"`, the same with
+            weights: a channel that hesitates between n classes (n is its perplexity) has the n-th
+            part of a vote. Both need two classes at least, of which one is right.
         kept: `[N, S]`, which channels count; all by default, and at least one.
 
     Examples:
@@ -37,9 +38,11 @@ def pool_channels(logits: Tensor, mode: ChannelPool, kept: Tensor | None = None)
         >>> sure, unsure = [4.0, 0.0], [0.0, 0.1]
         >>> pool_channels(torch.tensor([[sure, unsure]]), "mixture").exp()
         tensor([[0.7285, 0.2715]])
+        >>> pool_channels(torch.tensor([[sure, unsure]]), "vote").exp()
+        tensor([[0.8026, 0.1974]])
     """
     check_channel_pool(mode)
-    if mode == "mixture" and logits.shape[2] == 1:
+    if mode in ("vote", "mixture") and logits.shape[2] == 1:
         raise ShapeError(
             "one logit per image has no probabilities to mix: give the classifier one logit per "
             'class, or pool the logits, pool="mean"'
@@ -53,6 +56,8 @@ def _pool(logits: Tensor, mode: ChannelPool, kept: Tensor | None) -> Tensor:
         return _pool(logits.log_softmax(dim=2), "logsumexp", kept)
     if kept is None:
         kept = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+    if mode == "vote":
+        return _vote(logits.log_softmax(dim=2), kept)
     count, dropped = kept.sum(dim=1, keepdim=True), ~kept[:, :, None]
     if mode == "mean":
         return logits.masked_fill(dropped, 0).sum(dim=1) / count
@@ -60,6 +65,14 @@ def _pool(logits: Tensor, mode: ChannelPool, kept: Tensor | None) -> Tensor:
     if mode == "max":
         return logits.max(dim=1).values
     return logits.logsumexp(dim=1) - count.to(logits.dtype).log()
+
+
+def _vote(log_probabilities: Tensor, kept: Tensor) -> Tensor:
+    """Mix probabilities, each channel weighted by the inverse of its perplexity."""
+    finite = log_probabilities.clamp_min(torch.finfo(log_probabilities.dtype).min)
+    entropy = -(log_probabilities.exp() * finite).sum(dim=2)
+    weight = (-entropy).masked_fill(~kept, -math.inf).log_softmax(dim=1)
+    return (log_probabilities + weight[:, :, None]).logsumexp(dim=1)
 
 
 def check_channel_pool(mode: str) -> None:
