@@ -34,8 +34,10 @@ GRID = scale_factors(0.125, 1.42, per_octave=4)
 BATCH = 256
 SIZES = (18, 24, 32, 40, 48, 56, 64)
 USUAL = "the model's"
+WIDE = "0.18 to 1.41"
 RANGES = {
     USUAL: FACTORS,
+    WIDE: scale_factors(0.176, 1.42),
     "0.25 to 1.41": scale_factors(0.25, 1.42),
     "0.5 to 1.41": scale_factors(0.5, 1.42),
     "0.35 to 1": scale_factors(0.35, 1.0),
@@ -75,6 +77,7 @@ def measure_run(record: RunRecord, directory: Path) -> Iterator[Row]:
     logits = ask_channels(model.eval(), part.images)
     variants: list[tuple[ChannelPool, str]] = [(pool, USUAL) for pool in CHANNEL_POOLS]
     variants += [("mixture", name) for name in RANGES if name != USUAL]
+    variants += [("vote", WIDE)]
     for pool, name in variants:
         pooled = pool_channels(choose(logits, RANGES[name]), pool)
         yield {
@@ -131,10 +134,10 @@ def kept_runs(store: RunStore) -> Iterator[RunRecord]:
 
 
 PARTS = {
-    "pooling": ("channels", "emoji", measure_run),
-    "alone": ("channels_alone", "mnist", measure_alone),
+    "pooling": ("channels", ("emoji", "mnist"), measure_run),
+    "alone": ("channels_alone", ("mnist",), measure_alone),
 }
-"""Name of the file, dataset, what is measured on each run."""
+"""Name of the file, datasets, what is measured on each run."""
 
 
 def main() -> None:
@@ -148,9 +151,9 @@ def main() -> None:
     store = RunStore(arguments.results)
     records = sorted(kept_runs(store), key=lambda record: str(record.key))
     for part in arguments.parts or PARTS:
-        name, dataset, measure = PARTS[part]
+        name, datasets, measure = PARTS[part]
         rows: list[Row] = []
-        for record in (record for record in records if record.key.dataset == dataset):
+        for record in (record for record in records if record.key.dataset in datasets):
             print(record.key, flush=True)
             for row in measure(record, store.directory(record.key.run_id)):
                 print(f"  {row['label']}: {100 * row['accuracy']:.1f}", flush=True)

@@ -45,7 +45,8 @@ def models(evidence: Evidence) -> str:
         rows.append((name, changes, [found.get(scenario.value) for scenario in TRANSFER]))
     rows.sort(key=lambda row: (row[2].count(None), -_mean_of_cells(row[2])))
     headings = ["model", "parameters", *(s.value for s in TRANSFER), "training step", "inference"]
-    best = ["*best published mean*", NONE, *_best_published("emoji"), NONE, NONE]
+    published = (_best_published("emoji", scenario) for scenario in TRANSFER)
+    best = ["*best published mean*", NONE, *published, NONE, NONE]
     return markdown_table(headings, [*(_model_row(evidence, *row) for row in rows), best])
 
 
@@ -66,11 +67,8 @@ def _with_seeds(cell: Mapping[str, Any]) -> str:
     return f"{percent(cell['mean'])}{spread} ({cell['runs']})"
 
 
-def _best_published(dataset: str) -> list[str]:
-    best = []
-    for scenario in TRANSFER:
-        best.append(f"*{percent(published_nine(dataset, scenario)['mean'][0])}*")
-    return best
+def _best_published(dataset: str, scenario: Scenario) -> str:
+    return f"*{percent(published_nine(dataset, scenario)['mean'][0])}*"
 
 
 def published(evidence: Evidence) -> str:
@@ -228,18 +226,24 @@ def _rounded(value: object) -> str:
 def channel_pooling(evidence: Evidence) -> str:
     """Answers of trained scale channels combined in other ways, from `benchmarks/channels.py`."""
     del evidence
-    frame = pl.DataFrame(measured("channels")).filter(dataset="emoji")
-    means = frame.group_by("label", "scenario", maintain_order=True).agg(
+    frame = pl.DataFrame(measured("channels"))
+    means = frame.group_by("label", "dataset", "scenario", maintain_order=True).agg(
         pl.col("accuracy").mean(), pl.len()
     )
-    found = {(row[0], row[1]): row[2:] for row in means.iter_rows()}
-    rows = []
-    for variant in dict.fromkeys(frame["label"]):
-        cells = [found.get((variant, scenario.value)) for scenario in TRANSFER]
-        shown = [NONE if cell is None else f"{percent(cell[0])} ({cell[1]})" for cell in cells]
-        rows.append([variant, *shown])
-    best = ["*best published mean*", *_best_published("emoji")]
-    headings = ["pooling and factors", *(scenario.value for scenario in TRANSFER)]
+    found = {row[:3]: f"{percent(row[3])} ({row[4]})" for row in means.iter_rows()}
+    asked = set(frame.select("dataset", "scenario").iter_rows())
+    columns = [
+        (dataset, scenario)
+        for dataset in order_datasets(frame["dataset"].to_list())
+        for scenario in TRANSFER
+        if (dataset, scenario) in asked
+    ]
+    rows = [
+        [label, *(found.get((label, *column), NONE) for column in columns)]
+        for label in dict.fromkeys(frame["label"])
+    ]
+    best = ["*best published mean*", *(_best_published(*column) for column in columns)]
+    headings = ["pooling and factors", *(f"{name}, {scenario.value}" for name, scenario in columns)]
     return markdown_table(headings, [*rows, best])
 
 
