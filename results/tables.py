@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,8 @@ def models(evidence: Evidence) -> str:
         rows.append((name, changes, [found.get(scenario.value) for scenario in TRANSFER]))
     rows.sort(key=lambda row: (row[2].count(None), -_mean_of_cells(row[2])))
     headings = ["model", "parameters", *(s.value for s in TRANSFER), "training step", "inference"]
-    published = (_best_published("emoji", scenario) for scenario in TRANSFER)
-    best = ["*best published mean*", NONE, *published, NONE, NONE]
+    means = (_best_published("emoji", scenario) for scenario in TRANSFER)
+    best = ["*best published mean*", NONE, *means, NONE, NONE]
     return markdown_table(headings, [*(_model_row(evidence, *row) for row in rows), best])
 
 
@@ -181,13 +181,26 @@ def _range(values: Sequence[float]) -> str:
 
 def ablations(evidence: Evidence) -> str:
     """Runs of scale_channels in which one thing was changed, beside those as it is."""
-    names = {cell[2] for cell in evidence.cells if cell[2].startswith("scale_channels")}
+    own = [cell for cell in evidence.cells if cell[2].startswith("scale_channels")]
+    columns = _columns({cell[:2] for cell in own if cell[2] != "scale_channels"})
     rows = []
-    for name in sorted(names):
-        cells = [evidence.cells.get(("emoji", scenario.value, name)) for scenario in TRANSFER]
+    for name in sorted({cell[2] for cell in own}):
+        cells = [evidence.cells.get((*column, name)) for column in columns]
         changed = _options(name.removeprefix("scale_channels").strip())
         rows.append([changed, *(NONE if cell is None else _with_seeds(cell) for cell in cells)])
-    return markdown_table(["changed", *(scenario.value for scenario in TRANSFER)], rows)
+    return markdown_table(["changed", *_headings(columns)], rows)
+
+
+def _columns(asked: Set[tuple[str, str]]) -> list[tuple[str, Scenario]]:
+    """Return those datasets and transfer scenarios that were asked, in their usual order."""
+    datasets = order_datasets(sorted({dataset for dataset, _ in asked}))
+    return [
+        (d, scenario) for d in datasets for scenario in TRANSFER if (d, scenario.value) in asked
+    ]
+
+
+def _headings(columns: Sequence[tuple[str, Scenario]]) -> list[str]:
+    return [f"{dataset}, {scenario.value}" for dataset, scenario in columns]
 
 
 def stopping(evidence: Evidence) -> str:
@@ -231,20 +244,13 @@ def channel_pooling(evidence: Evidence) -> str:
         pl.col("accuracy").mean(), pl.len()
     )
     found = {row[:3]: f"{percent(row[3])} ({row[4]})" for row in means.iter_rows()}
-    asked = set(frame.select("dataset", "scenario").iter_rows())
-    columns = [
-        (dataset, scenario)
-        for dataset in order_datasets(frame["dataset"].to_list())
-        for scenario in TRANSFER
-        if (dataset, scenario) in asked
-    ]
+    columns = _columns(set(frame.select("dataset", "scenario").iter_rows()))
     rows = [
         [label, *(found.get((label, *column), NONE) for column in columns)]
         for label in dict.fromkeys(frame["label"])
     ]
     best = ["*best published mean*", *(_best_published(*column) for column in columns)]
-    headings = ["pooling and factors", *(f"{name}, {scenario.value}" for name, scenario in columns)]
-    return markdown_table(headings, [*rows, best])
+    return markdown_table(["pooling and factors", *_headings(columns)], [*rows, best])
 
 
 def channels_alone(evidence: Evidence) -> str:

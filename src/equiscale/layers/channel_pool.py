@@ -70,9 +70,9 @@ def _pool(logits: Tensor, mode: ChannelPool, kept: Tensor | None) -> Tensor:
 def _vote(log_probabilities: Tensor, kept: Tensor) -> Tensor:
     """Mix probabilities, each channel weighted by the inverse of its perplexity."""
     finite = log_probabilities.clamp_min(torch.finfo(log_probabilities.dtype).min)
-    entropy = -(log_probabilities.exp() * finite).sum(dim=2)
-    weight = (-entropy).masked_fill(~kept, -math.inf).log_softmax(dim=1)
-    return (log_probabilities + weight[:, :, None]).logsumexp(dim=1)
+    negative_entropy = (log_probabilities.exp() * finite).sum(dim=2)
+    log_weight = negative_entropy.masked_fill(~kept, -math.inf).log_softmax(dim=1)
+    return (log_probabilities + log_weight[:, :, None]).logsumexp(dim=1)
 
 
 def check_channel_pool(mode: str) -> None:
