@@ -1,7 +1,8 @@
-"""What scale channels do to networks with and without normalisation.
+"""What scale channels do to networks with and without normalisation, on and without a canvas.
 
 The shapes and the residual network of `examples/scale_channels.py`, with a normalisation behind
-every convolution: trained on shapes of 16 to 24 pixels, tested on shapes of 49 to 60.
+every convolution: trained on shapes of 16 to 24 pixels, tested on shapes of 49 to 60. Once the
+shapes are black on white, where a canvas of zeros does not continue the background.
 
     python benchmarks/batch_norm.py
 
@@ -33,9 +34,20 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 }
 WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "no scale channels": lambda network: network,
-    "trained with the asked copies": scale_channels,
-    "trained with the model's copies": lambda n: scale_channels(n, train_factors=TRAIN_FACTORS),
+    'canvas="replicate"': scale_channels,
+    'canvas="zeros"': lambda n: scale_channels(n, canvas="zeros"),
+    'canvas="none"': lambda n: scale_channels(n, canvas="none"),
+    "no canvas, trained with the model's copies": lambda n: scale_channels(
+        n, train_factors=TRAIN_FACTORS, canvas="none"
+    ),
 }
+CASES = {
+    "none": ("none", False),
+    "batch": ("batch", False),
+    "group": ("group", False),
+    "batch, white background": ("batch", True),
+}
+"""Normalisation, and whether light and dark are exchanged."""
 WIDTH = 12
 
 
@@ -61,6 +73,16 @@ def build_network(norm: Callable[[int], nn.Module], classes: int) -> nn.Module:
 Draw = Callable[..., tuple[Tensor, Tensor]]
 
 
+def inverted(draw_batch: Draw) -> Draw:
+    """Return what draws black shapes on white."""
+
+    def draw(*arguments: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401 - those of `draw_batch`
+        images, labels = draw_batch(*arguments)
+        return 1 - images, labels
+
+    return draw
+
+
 def measure(network: nn.Module, draw_batch: Draw, seed: int) -> float:
     """Train a network, and return its accuracy on shapes larger than those it was trained on."""
     generator = torch.Generator().manual_seed(1 + seed)
@@ -82,15 +104,16 @@ def main() -> None:
     torch.set_num_threads(1)
     example = load_example()
     rows: list[dict[str, Any]] = []
-    for norm, build in NORMS.items():
+    for case, (norm, white) in CASES.items():
+        draw_batch = inverted(example["draw_batch"]) if white else example["draw_batch"]
         for wrapper, wrap in WRAPPERS.items():
             found = []
             for seed in SEEDS:
                 torch.manual_seed(seed)
-                network = wrap(build_network(build, len(example["SHAPES"])))
-                found.append(measure(network, example["draw_batch"], seed))
-            rows.append({"norm": norm, "wrapper": wrapper, "accuracies": found})
-            print(f"{norm}, {wrapper}: {100 * statistics.mean(found):.1f}", flush=True)
+                network = wrap(build_network(NORMS[norm], len(example["SHAPES"])))
+                found.append(measure(network, draw_batch, seed))
+            rows.append({"norm": case, "wrapper": wrapper, "accuracies": found})
+            print(f"{case}, {wrapper}: {100 * statistics.mean(found):.1f}", flush=True)
     print(f"written to {write_results('batch_norm', rows)}")
 
 

@@ -177,6 +177,23 @@ def test_bad_input_is_one_sentence_and_code_2(
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (("--option", "kernel=5"), "did you mean 'kernel_size'"),
+        (("--scenario", "mid2res"), "did you mean 'mid2rest'"),
+        (("--augmentation", "rescal"), "did you mean 'rescale'"),
+    ],
+)
+def test_bad_input_is_named_before_a_dataset_is_asked_for(
+    run: Run, wrong: tuple[str, ...], message: str
+) -> None:
+    code, _, err = run("train", "--model", "standard", "--data", "nowhere.npz", *wrong)
+    assert code == 2
+    assert message in err
+    assert "nowhere" not in err
+
+
 def test_a_record_of_a_newer_version_is_left_alone(run: Run) -> None:
     run(*TRAIN)
     (path,) = Path("runs/done").glob("*/record.json")

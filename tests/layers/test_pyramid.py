@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.layers import ImagePyramid, ScaleChannels, scale_channels, scale_factors
 from equiscale.layers.channel_pool import CHANNEL_POOLS, pool_channels
-from equiscale.layers.pyramid import resize_images
+from equiscale.layers.pyramid import CANVASES, resize_images
 
 FACTORS = (0.5, 0.7, 1.0, 1.3)
 
@@ -267,15 +267,18 @@ def test_a_tiny_blur_is_none() -> None:
     torch.testing.assert_close(resize_images(x, 0.5, blur=1e-200), resize_images(x, 0.5))
 
 
-def test_a_wrapped_network_is_exported_with_a_free_batch() -> None:
-    wrapped = ScaleChannels(backbone(), FACTORS).eval()
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_a_wrapped_network_is_exported_with_a_free_batch(canvas: Any) -> None:
+    wrapped = scale_channels(backbone(), canvas=canvas).eval()
     free = {0: torch.export.Dim("batch")}
     program = torch.export.export(wrapped, (images(2),), dynamic_shapes=(free,))
     torch.testing.assert_close(program.module()(images(5)), wrapped(images(5)))
 
 
-def test_a_wrapped_network_is_compiled_for_several_sizes() -> None:
-    wrapped = ScaleChannels(backbone(), FACTORS).eval()
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_a_wrapped_network_is_compiled_for_several_sizes(canvas: Any) -> None:
+    wrapped = scale_channels(backbone(), canvas=canvas).eval()
+    torch.compiler.reset()  # it counts the sizes of all tests against one limit
     compiled = torch.compile(wrapped, fullgraph=True, backend="eager")
     for size in (20, 24, 31):
         torch.testing.assert_close(compiled(images(2, size)), wrapped(images(2, size)))
@@ -283,3 +286,77 @@ def test_a_wrapped_network_is_compiled_for_several_sizes() -> None:
 
 def test_factors_may_be_an_array() -> None:
     assert ScaleChannels(backbone(), np.array([0.5, 1.0])).pyramid.factors == (0.5, 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("canvas", "mode"), [("zeros", "constant"), ("replicate", "replicate")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_canvas_reduced_copies_lie_in_the_middle(
+    canvas: Any, mode: str, dtype: torch.dtype
+) -> None:
+    x = images(2, 21).to(dtype)
+    factors = (0.25, 0.5, 1.0, 1.5)
+    bare = ImagePyramid(factors)(x)
+    for factor, copy in ImagePyramid(factors, canvas=canvas)(x).items():
+        small = bare[factor]
+        if factor >= 1:
+            assert torch.equal(copy, small)
+            continue
+        assert copy.shape == x.shape
+        down, across = x.shape[2] - small.shape[2], x.shape[3] - small.shape[3]
+        margins = across // 2, -(-across // 2), down // 2, -(-down // 2)
+        assert torch.equal(copy, F.pad(small, margins, mode=mode))
+
+
+def test_parts_of_enlarged_copies_need_no_canvas() -> None:
+    pyramid = ImagePyramid((0.5, 1.0), train_factors=(0.25, 2.0), canvas="zeros").train()
+    assert {copy.shape for copy in pyramid(images()).values()} == {images().shape}
+
+
+def test_a_canvas_is_not_seen_by_padded_networks_without_bias_stride_or_mean() -> None:
+    """Black stays black there: there is no telling where a black margin ends."""
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(2, 4, 5, padding=2, bias=False),
+        nn.ReLU(),
+        nn.Conv2d(4, 3, 3, padding=1, bias=False),
+        nn.ReLU(),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
+    ).eval()
+    bare, surrounded = (
+        ScaleChannels(network, (0.35, 0.5, 1.0), canvas=canvas) for canvas in ("none", "zeros")
+    )
+    x = F.pad(images(2, 20), [20] * 4)
+    torch.testing.assert_close(surrounded(x), bare(x))
+
+
+class OneSize(nn.Module):
+    """Takes images of 20×23 pixels, and says so as transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2 * 20 * 23, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._assert(x.shape[2] == 20, "wrong height")
+        return self.head(x.flatten(1))
+
+
+def test_a_network_for_one_size_is_asked_on_a_canvas() -> None:
+    wrapped = scale_channels(OneSize(), factors=(0.35, 0.5, 1.0))
+    assert wrapped(images(2, 20)).shape == (2, 3)
+    for canvas in CANVASES:
+        refused = scale_channels(OneSize(), factors=(0.35, 1.0, 1.5), dropout=0, canvas=canvas)
+        with pytest.raises(ShapeError, match=r"wrong height.*factors of at most 1, on a canvas"):
+            refused(images(2, 20))
+
+
+def test_an_unknown_canvas_is_named() -> None:
+    with pytest.raises(OptionError, match="did you mean 'zeros'"):
+        scale_channels(backbone(), canvas="zero")  # type: ignore[arg-type]
+
+
+def test_modules_of_before_there_was_a_canvas_go_on() -> None:
+    pyramid = ImagePyramid((0.5, 1.0))
+    del pyramid.__dict__["canvas"]
+    assert pyramid(images())[0.5].shape[2:] == (10, 12)

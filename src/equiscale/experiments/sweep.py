@@ -19,6 +19,7 @@ from equiscale.experiments.launch import Launcher, Tick
 from equiscale.experiments.protocol import (
     DEFAULT_LEARNING_RATE,
     DatasetChoice,
+    ModelChoice,
     Plan,
     Sweep,
     plan_runs,
@@ -26,7 +27,7 @@ from equiscale.experiments.protocol import (
 from equiscale.experiments.published import PUBLISHED, published_learning_rates
 from equiscale.experiments.sweep_file import ALL, SweepRequest
 from equiscale.models import MODEL_GROUPS, list_models
-from equiscale.models.base import find_factory
+from equiscale.models.base import check_options
 from equiscale.models.provenance import model_fingerprint
 from equiscale.results.key import RunKey, TrainingProtocol
 from equiscale.results.store import RunState, RunStore
@@ -71,22 +72,20 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
             "either give learning rates or let them be selected: the selection always tries the "
             "two of the paper"
         )
-    names = find_models(request.models)
-    for name in names:
-        find_factory(name)  # before a dataset is looked for, or even downloaded
-    unused = set(request.options) - set(names)
-    if unused:
-        raise OptionError(f"options for {', '.join(sorted(unused))}, which the sweep does not run")
+    # Names and numbers are looked at before a dataset is, which may have to be downloaded.
+    models = find_variants(request)
+    scenarios = find_scenarios(request.scenarios)
+    protocol = TrainingProtocol(**request.training)
     datasets = {source: load_dataset(source) for source in find_sources(request.data)}
     sweep = Sweep(
-        models=tuple(choice for name in names for choice in request.variants(name)),
+        models=models,
         datasets=tuple(describe_dataset(source, data) for source, data in datasets.items()),
-        scenarios=find_scenarios(request.scenarios),
+        scenarios=scenarios,
         seeds=request.seeds,
         learning_rates=_given_rates(request) or (DEFAULT_LEARNING_RATE,),
         cell_rates=published_learning_rates() if request.learning_rates == PUBLISHED else {},
         select_learning_rate=request.select_learning_rate,
-        protocol=TrainingProtocol(**request.training),
+        protocol=protocol,
     )
     check_sweep(sweep, list(datasets.values()))
     return sweep
@@ -102,6 +101,18 @@ def find_models(names: Sequence[str]) -> list[str]:
             raise OptionError(f"no model of the group {name!r} is registered")
         found += several
     return list(dict.fromkeys(found))
+
+
+def find_variants(request: SweepRequest) -> tuple[ModelChoice, ...]:
+    """Return every model of a request with each of its sets of options, all of them known."""
+    names = find_models(request.models)
+    choices = tuple(choice for name in names for choice in request.variants(name))
+    for choice in choices:
+        check_options(choice.name, choice.options)
+    unused = set(request.options) - set(names)
+    if unused:
+        raise OptionError(f"options for {', '.join(sorted(unused))}, which the sweep does not run")
+    return choices
 
 
 def _given_rates(request: SweepRequest) -> tuple[float, ...]:

@@ -6,12 +6,15 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_numbers
+from equiscale.core.registry import unknown_name_message
 from equiscale.layers.channel_pool import (
     ChannelPool,
     check_channel_pool,
@@ -46,6 +49,10 @@ def scale_factors(smallest: float, largest: float, per_octave: int = 2) -> tuple
         raise OptionError(f"no power of 2^(1/{per_octave}) lies between {smallest} and {largest}")
     return tuple(2 ** (step / per_octave) for step in range(first, last + 1))
 
+
+Canvas = Literal["none", "zeros", "replicate"]
+CANVASES: tuple[Canvas, ...] = get_args(Canvas)
+"""What surrounds a reduced copy up to the size of the image: nothing, zeros, or its own border."""
 
 FACTORS = scale_factors(0.35, 1.42)
 """Two octaves, the range of object sizes in STIR: an object of any size is shown at a size that
@@ -94,6 +101,15 @@ def _resample(images: Tensor, rows: Tensor | None, columns: Tensor | None) -> Te
     return resized if columns is None else resized @ columns.to(images).T
 
 
+def _surround(copy: Tensor, height: int, width: int, canvas: Canvas) -> Tensor:
+    """Put a copy in the middle of a canvas of at least this size."""
+    down, across = max(0, height - copy.shape[2]), max(0, width - copy.shape[3])
+    if canvas == "none" or not (down or across):
+        return copy
+    margins = (across // 2, across - across // 2, down // 2, down - down // 2)
+    return F.pad(copy, margins, mode="constant" if canvas == "zeros" else "replicate")
+
+
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _resizing_matrices(
     height: int, width: int, factors: tuple[float, ...], interpolation: Interpolation, blur: float
@@ -121,6 +137,8 @@ def _gaussian_matrix(size: int, sigma: float) -> Tensor:
 class ImagePyramid(nn.Module):
     """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`: resized copies of images.
 
+    On a canvas, reduced copies are `[N, C, H, W]`.
+
     In training most of the copies can be left out of each step; and of copies larger than any that
     will be asked, a part of the size of the image is taken, at a place drawn anew for each step.
 
@@ -132,12 +150,16 @@ class ImagePyramid(nn.Module):
         interpolation: How images are resized.
         blur: Standard deviation of a Gaussian in each copy's own pixels, 0 for none; from about 1
             on, copies that were enlarged and copies that were shrunk are equally sharp.
+        canvas: What surrounds reduced copies up to the size of the image: nothing (`"none"`),
+            `"zeros"`, or the pixels of their border repeated (`"replicate"`).
 
     Examples:
         >>> copies = ImagePyramid((0.5, 1.0))(torch.zeros(1, 1, 64, 64))
         >>> {factor: copy.shape[2] for factor, copy in copies.items()}
         {0.5: 32, 1.0: 64}
     """
+
+    canvas: Canvas = "none"  # also of modules that were pickled before there was one
 
     def __init__(
         self,
@@ -146,6 +168,7 @@ class ImagePyramid(nn.Module):
         dropout: float = 0.0,
         interpolation: Interpolation = "bicubic",
         blur: float = 0.0,
+        canvas: Canvas = "none",
     ) -> None:
         super().__init__()
         self.factors = _check_factors("factors", factors)
@@ -157,21 +180,27 @@ class ImagePyramid(nn.Module):
         check_dropout(dropout)
         _check_blur(blur)
         check_interpolation(interpolation)
+        if canvas not in CANVASES:
+            raise OptionError(unknown_name_message("canvas", canvas, CANVASES))
         self.dropout = dropout
         self.interpolation: Interpolation = interpolation
         self.blur = blur
+        self.canvas = canvas
 
     def extra_repr(self) -> str:
-        """Show the factors."""
+        """Show the factors, the dropout and the canvas."""
         factors = ", ".join(f"{factor:.3g}" for factor in self.factors)
-        return f"factors=({factors}), dropout={self.dropout:g}"
+        return f"factors=({factors}), dropout={self.dropout:g}, canvas={self.canvas}"
 
     def forward(self, x: Tensor) -> dict[float, Tensor]:
-        """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`."""
+        """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`; see `copies`."""
         return self.copies(x, self._draw_factors() if self.training else self.factors)
 
     def copies(self, x: Tensor, factors: Sequence[float]) -> dict[float, Tensor]:
-        """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}` for these factors."""
+        """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}` for these factors.
+
+        On a canvas, reduced copies are `[N, C, H, W]`.
+        """
         if x.ndim != 4 or not x.is_floating_point():
             raise ShapeError(
                 "a pyramid needs images [N, C, H, W] of floating-point numbers, got "
@@ -183,7 +212,7 @@ class ImagePyramid(nn.Module):
         for factor, (rows, columns) in zip(factors, matrices, strict=True):
             if factor > max(self.factors):
                 rows, columns = _cut(rows, height), _cut(columns, width)
-            copies[factor] = _resample(x, rows, columns)
+            copies[factor] = _surround(_resample(x, rows, columns), height, width, self.canvas)
         return copies
 
     def _draw_factors(self) -> tuple[float, ...]:
@@ -192,6 +221,10 @@ class ImagePyramid(nn.Module):
             return self.train_factors
         (kept,) = draw_channels(1, len(self.train_factors), self.dropout).tolist()
         return tuple(itertools.compress(self.train_factors, kept))
+
+
+REFUSALS = (RuntimeError, ValueError, AssertionError)
+"""What a network may raise that cannot take an image of some size."""
 
 
 class ScaleChannels(nn.Module):
@@ -210,6 +243,8 @@ class ScaleChannels(nn.Module):
         dropout: Probability with which a channel sits out a training step.
         interpolation: How images are resized.
         blur: As for `ImagePyramid`.
+        canvas: As for `ImagePyramid`. On one, a reduced object is surrounded as a small object
+            is by its background, so that statistics and borders are those that training showed.
 
     Examples:
         >>> backbone = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
@@ -226,13 +261,14 @@ class ScaleChannels(nn.Module):
         dropout: float = 0.0,
         interpolation: Interpolation = "bicubic",
         blur: float = 0.0,
+        canvas: Canvas = "none",
     ) -> None:
         super().__init__()
         check_channel_pool(pool)
         if not isinstance(backbone, nn.Module):
             raise OptionError(f"the backbone must be a torch.nn.Module, got {backbone!r}")
         self.backbone = backbone
-        self.pyramid = ImagePyramid(factors, train_factors, dropout, interpolation, blur)
+        self.pyramid = ImagePyramid(factors, train_factors, dropout, interpolation, blur, canvas)
         self.pool: ChannelPool = pool
 
     def extra_repr(self) -> str:
@@ -249,14 +285,15 @@ class ScaleChannels(nn.Module):
         for factor, copy in self.pyramid(x).items():
             try:
                 logits = self.backbone(copy)
-            except RuntimeError as error:
+            except REFUSALS as error:
                 if isinstance(error, torch.OutOfMemoryError) or not self._takes(x):
                     raise
                 height, width = copy.shape[2:]
                 raise ShapeError(
                     f"the backbone takes the image but not a copy of {height}×{width} pixels "
                     f"(factor {factor:.3g}): {error}. Leave such copies out, in factors and "
-                    "train_factors; a network for one size needs a global pooling before its head"
+                    "train_factors; a network for images of one size can be asked at factors of "
+                    'at most 1, on a canvas (canvas="replicate")'
                 ) from error
             _check_logits(logits, copy)
             answers.append(logits)
@@ -267,7 +304,7 @@ class ScaleChannels(nn.Module):
         try:
             with torch.no_grad():
                 self.backbone(x)
-        except RuntimeError:
+        except REFUSALS:
             return False
         return True
 
@@ -302,13 +339,15 @@ def scale_channels(
     dropout: float = DROPOUT,
     interpolation: Interpolation = "bicubic",
     blur: float = 0.0,
+    canvas: Canvas = "replicate",
 ) -> ScaleChannels:
     """Wrap a classifier so that it keeps its accuracy when objects change their size.
 
     The defaults suit objects that measure between a quarter and the whole of the image; see
     `ScaleChannels` for what the arguments mean. The wrapped network is trained and used like
-    the original one, and must take copies of a third of the image's sides. What it returns are
-    log-probabilities, unless `pool` is another: one of two or more classes is right.
+    the original one. Reduced copies stand on a canvas of the size of the image; a network for
+    images of one size needs factors of at most 1, because copies may be enlarged. What it
+    returns are log-probabilities, unless `pool` is another: one of two or more classes is right.
 
     Examples:
         >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
@@ -316,4 +355,6 @@ def scale_channels(
         >>> robust.eval()(torch.zeros(1, 3, 64, 64)).shape
         torch.Size([1, 8])
     """
-    return ScaleChannels(backbone, factors, train_factors, pool, dropout, interpolation, blur)
+    return ScaleChannels(
+        backbone, factors, train_factors, pool, dropout, interpolation, blur, canvas
+    )

@@ -277,8 +277,8 @@ def create_model(name: str, *, in_channels: int, num_classes: int, **options: An
         torch.Size([2, 36])
     """
     check_positive(in_channels=in_channels, num_classes=num_classes)
+    check_options(name, options)
     factory = find_factory(name)
-    _check_options(name, factory, options)
     sizes = {"in_channels": in_channels, "num_classes": num_classes}
     model = factory(**_accepted(factory, sizes), **options)
     if not isinstance(model, nn.Module):
@@ -326,9 +326,9 @@ def _parameters(name: str, factory: Factory) -> Mapping[str, inspect.Parameter]:
         ) from error
 
 
-def _check_options(name: str, factory: Factory, options: Mapping[str, Any]) -> None:
-    """Raise `OptionError` for an option the factory does not have, or one it needs."""
-    parameters = _parameters(name, factory)
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise `OptionError` for an option that a model does not have, or one that it needs."""
+    parameters = _parameters(name, find_factory(name))
     known = [p for p in parameters if p not in REQUIRED_ARGUMENTS]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for option in options:
