@@ -73,7 +73,7 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
             "two of the paper"
         )
     # Names and numbers are looked at before a dataset is, which may have to be downloaded.
-    models = find_variants(request)
+    models = find_choices(request)
     scenarios = find_scenarios(request.scenarios)
     protocol = TrainingProtocol(**request.training)
     datasets = {source: load_dataset(source) for source in find_sources(request.data)}
@@ -103,7 +103,7 @@ def find_models(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def find_variants(request: SweepRequest) -> tuple[ModelChoice, ...]:
+def find_choices(request: SweepRequest) -> tuple[ModelChoice, ...]:
     """Return every model of a request with each of its sets of options, all of them known."""
     names = find_models(request.models)
     choices = tuple(choice for name in names for choice in request.variants(name))
