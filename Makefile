@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := "$(VENV)/bin"
 READY := $(VENV)/.ready
-EQUISCALE := EQUISCALE_DATA=demo/data $(BIN)/python -m equiscale
+EQUISCALE := $(BIN)/python -m equiscale
 
 # What `make demo` trains, and for how long: about five minutes on two idle cores. With so few
 # epochs a higher learning rate than the paper's gets further.
@@ -13,7 +13,7 @@ DEMO_MODELS ?= standard,pixel_pool,scale_channels
 DEMO_EPOCHS ?= 10
 DEMO_RATE ?= 0.003
 
-.PHONY: help demo test lint format types contracts bench results docs smoke clean
+.PHONY: help demo test check lint format types contracts bench results docs smoke clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -32,24 +32,24 @@ $(READY): pyproject.toml constraints.txt
 	  || { echo "the packages could not be installed: the first time this needs the network" >&2; exit 1; }
 	@touch "$(READY)"
 
-demo/data/emoji.npz: | $(READY)
-	@$(EQUISCALE) data build emoji
-
-demo: demo/data/emoji.npz ## set up, train three networks on a small budget and write a page (five minutes)
+demo: $(READY) ## set up, train three networks on a small budget and write a page (five minutes)
 	@$(EQUISCALE) sweep --models $(DEMO_MODELS) --data emoji --scenarios mid2rest \
 	  --seeds 1 --epochs $(DEMO_EPOCHS) --lr $(DEMO_RATE) --results demo/runs
 	@$(EQUISCALE) report --results demo/runs --out demo/report.html
 	@echo
 	@echo "Look at demo/report.html in a browser: accuracy at every object size, beside the published figures."
 	@echo "$(DEMO_EPOCHS) epochs are few; for the paper's protocol leave out --epochs and --lr. Next, try:"
-	@echo "  export EQUISCALE_DATA=\"$(CURDIR)/demo/data\" PATH=\"$$(cd $(BIN) && pwd):\$$PATH\""
+	@echo "  export PATH=\"$$(cd $(BIN) && pwd):\$$PATH\""
 	@echo "  equiscale compare --results demo/runs                           # these runs beside the published ones"
 	@echo "  equiscale train --model scale_channels --epochs 20 --lr $(DEMO_RATE)   # one run, with its progress"
 	@echo "  equiscale bench my_module:MyNet --scenarios mid2rest --seeds 1 --epochs $(DEMO_EPOCHS) --lr $(DEMO_RATE) --results demo/runs"
 	@echo "                                                                  # your network, such as MyNet of the README in my_module.py"
 	@echo "  equiscale data build folder --help                              # a benchmark from your pictures"
 
-test: $(READY) ## set up and run the tests
+test: $(READY) ## set up and run the tests (five minutes)
+	$(BIN)/python -m pytest -n auto -q -m "not slow"
+
+check: lint types contracts docs ## run every check and every test
 	$(BIN)/python -m pytest -n auto -q
 
 lint: $(READY) ## check style and formatting

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -18,9 +20,9 @@ def start_browser() -> webdriver.Chrome:
     options = webdriver.ChromeOptions()
     for flag in FLAGS.split():
         options.add_argument(flag)
-    options.binary_location = "/usr/bin/chromium"
+    options.binary_location = str(shutil.which("chromium"))
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService("/usr/bin/chromedriver")
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
     return webdriver.Chrome(options=options, service=service)
 
 

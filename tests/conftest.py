@@ -7,25 +7,56 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
+from equiscale.data.catalog import locate_dataset
 from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist runs one worker per core
 
 
+HOW_TO_INSTALL = {
+    "cairo": "apt-get install libcairo2",
+    "cc": "apt-get install gcc",
+    "chromedriver": "apt-get install chromium-driver",
+    "chromium": "apt-get install chromium",
+    "g++": "apt-get install g++",
+    "mlflow": "pip install -e '.[track]'",
+    "munged": "apt-get install munge",
+    "npm": "apt-get install npm",
+    "ray": "pip install -e '.[ray]'",
+    "sbatch": "apt-get install slurm-wlm",
+    "submitit": "pip install -e '.[slurm]'",
+    "tensorboard": "pip install -e '.[track]'",
+    "/usr/share/datasets/fashion-mnist": "apt-get install dataset-fashion-mnist",
+}
+"""What some tests need beyond `make test`, and how to get it."""
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose program, package or directory is absent, or fail it where all must run."""
+    """Skip a test whose requirements are missing, or fail it where everything must run."""
     for marker in item.iter_markers("needs"):
-        tool = marker.args[0]
-        if not (shutil.which(tool) or Path(tool).is_dir() or _has_package(tool)):
-            if os.environ.get("EQUISCALE_REQUIRE_TOOLS"):
-                pytest.fail(f"{tool} must be installed here (EQUISCALE_REQUIRE_TOOLS is set)")
-            pytest.skip(f"{tool} is not installed")
+        for tool in marker.args:
+            if not _is_installed(tool):
+                message = f"needs {tool}: {HOW_TO_INSTALL[tool]}"
+                if os.environ.get("EQUISCALE_REQUIRE_TOOLS"):
+                    pytest.fail(f"{message} (EQUISCALE_REQUIRE_TOOLS is set)")
+                pytest.skip(message)
+
+
+@cache
+def _is_installed(tool: str) -> bool:
+    if tool == "cairo":
+        try:
+            import cairosvg  # noqa: F401
+        except OSError:
+            return False
+        return True
+    return bool(shutil.which(tool)) or Path(tool).is_dir() or _has_package(tool)
 
 
 def _has_package(name: str) -> bool:
@@ -40,15 +71,9 @@ def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def emoji_file(shared_directory: Path) -> Path:
-    """The real emoji dataset, built once per session."""
-    from equiscale.build.emoji import build_emoji
-
-    path = shared_directory / "emoji.npz"
-    with FileLock(f"{path}.lock"):
-        if not path.exists():
-            write_arrays(path, build_emoji())
-    return path
+def emoji_file() -> Path:
+    """The real emoji dataset, as it comes with the package."""
+    return locate_dataset("emoji", root="", download=False)
 
 
 @pytest.fixture(scope="session")

@@ -27,11 +27,9 @@ LAST = len(list_models("paper")) + OURS + 1
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_directory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, emoji_file: Path
-) -> None:
+def _in_an_empty_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EQUISCALE_DATA", str(emoji_file.parent))
+    monkeypatch.setenv("EQUISCALE_DATA", str(tmp_path / "data"))
     source = str(Path(__file__).parents[1] / "src")
     monkeypatch.setenv("PYTHONPATH", source)
     monkeypatch.syspath_prepend(str(TINY))  # here, but not in the environment of workers

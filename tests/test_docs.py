@@ -42,13 +42,14 @@ def few_emoji(emoji_file: Path, shared_directory: Path) -> Path:
         parts = dict(file)
     few = {key: parts[key][:, :, :3] for key in ("imgs", "lbls", "scls", "psts")}
     path = shared_directory / "few" / "emoji.npz"
-    with FileLock(f"{emoji_file}.few.lock"):
+    with FileLock(shared_directory / "few.lock"):
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
             np.savez(path, **{**parts, **few, "lbldata": parts["lbldata"][:3]})
     return path.parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if code_of(page)],

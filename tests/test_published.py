@@ -23,6 +23,7 @@ from results import publish
 from results.evidence import Evidence
 from results.tables import BLOCKS
 
+pytestmark = pytest.mark.slow
 MEGABYTE = 1_000_000
 SIZES = (17, 29, 40, 52, 64)
 

@@ -25,13 +25,12 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
-    emoji_file: Path,
 ) -> Run:
     """Run the command in this process, in an empty directory; return code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(TINY))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), str(TINY)]))
-    monkeypatch.setenv("EQUISCALE_DATA", str(emoji_file.parent))
+    monkeypatch.setenv("EQUISCALE_DATA", str(tmp_path / "data"))
     monkeypatch.delenv("EQUISCALE_RESULTS", raising=False)
 
     def call(*arguments: str) -> tuple[int, str, str]:

@@ -6,7 +6,7 @@ import pytest
 
 from equiscale.core.errors import DatasetNotFoundError, UnknownNameError
 from equiscale.data.catalog import CARDS, dataset_path, locate_dataset
-from equiscale.data.schema import METADATA_KEYS
+from equiscale.data.schema import METADATA_KEYS, read_arrays
 
 
 @pytest.mark.parametrize("name", list(CARDS))
@@ -39,10 +39,18 @@ def test_cache_directory_is_the_users_choice(
 
 def test_missing_dataset_names_both_ways(tmp_path: Path) -> None:
     with pytest.raises(DatasetNotFoundError) as caught:
-        locate_dataset("emoji", tmp_path, download=False)
+        locate_dataset("mnist", tmp_path, download=False)
     message = str(caught.value)
-    assert "`equiscale data download emoji` or `equiscale data build emoji`" in message
+    assert "`equiscale data download mnist` or `equiscale data build mnist" in message
     assert str(tmp_path) in message
+
+
+def test_emoji_comes_with_the_package_and_a_file_of_ones_own_wins(tmp_path: Path) -> None:
+    embedded = locate_dataset("emoji", tmp_path, download=False)
+    assert read_arrays(embedded).content_hash == CARDS["emoji"].content_hash
+    own = tmp_path / "emoji.npz"
+    own.touch()
+    assert locate_dataset("emoji", tmp_path) == own
 
 
 def test_unpublished_dataset_names_its_build(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def noise(small_arrays: StirArrays) -> StirDataset:
 
 
 def test_emoji_loads_from_its_file(emoji_file: Path) -> None:
-    dataset = equiscale.load_dataset("emoji", root=emoji_file.parent, download=False)
+    dataset = equiscale.load_dataset(emoji_file)
     assert (dataset.name, dataset.channels) == ("emoji", 1)
     assert (dataset.num_classes, dataset.num_instances) == (36, 1)
     assert dataset.class_names[33] == "smile"

@@ -34,8 +34,8 @@ class Record:
         self.url = ""
 
     def description(self) -> bytes:
-        entry = {self.key: "emoji.npz", "checksum": self.checksum}
-        entry |= {"links": {"self": f"{self.url}/files/emoji.npz"}}  # type: ignore[dict-item]
+        entry = {self.key: "mnist.npz", "checksum": self.checksum}
+        entry |= {"links": {"self": f"{self.url}/files/mnist.npz"}}  # type: ignore[dict-item]
         return json.dumps({"id": 6578038, "files": [entry]}).encode()
 
 
@@ -89,38 +89,38 @@ def contents(root: Path) -> list[str]:
 
 
 def test_file_arrives_and_the_agent_identifies_itself(record: Record, root: Path) -> None:
-    path = download_dataset("emoji", root)
-    assert path == root / "emoji.npz"
+    path = download_dataset("mnist", root)
+    assert path == root / "mnist.npz"
     assert path.read_bytes() == record.content
-    assert contents(root) == ["emoji.npz"]
+    assert contents(root) == ["mnist.npz"]
     assert all(agent.startswith("equiscale/") for agent in record.agents)
 
 
 def test_the_other_interface_of_the_record_is_understood(record: Record, root: Path) -> None:
     record.key = "filename"
     record.checksum = record.checksum.removeprefix("md5:")
-    assert download_dataset("emoji", root).exists()
+    assert download_dataset("mnist", root).exists()
 
 
 def test_second_download_transfers_nothing(record: Record, root: Path) -> None:
-    download_dataset("emoji", root)
-    download_dataset("emoji", root)
-    assert record.requests["/files/emoji.npz"] == 1
+    download_dataset("mnist", root)
+    download_dataset("mnist", root)
+    assert record.requests["/files/mnist.npz"] == 1
 
 
 def test_loading_fetches_what_is_missing(
     record: Record, root: Path, small_arrays: StirArrays
 ) -> None:
-    dataset = load_dataset("emoji", root=root)
+    dataset = load_dataset("mnist", root=root)
     assert dataset.content_hash == small_arrays.content_hash
-    load_dataset("emoji", root=root)
-    assert record.requests == {"/record": 1, "/files/emoji.npz": 1}
+    load_dataset("mnist", root=root)
+    assert record.requests == {"/record": 1, "/files/mnist.npz": 1}
 
 
 def test_failed_transfer_is_tried_again(record: Record, root: Path) -> None:
     record.failures = 1
-    assert download_dataset("emoji", root, retries=1).exists()
-    assert record.requests["/files/emoji.npz"] == 2
+    assert download_dataset("mnist", root, retries=1).exists()
+    assert record.requests["/files/mnist.npz"] == 2
 
 
 @pytest.mark.parametrize("spoil", ["tampered", "truncated", "slow", "failing", "no record"])
@@ -138,11 +138,11 @@ def test_spoiled_transfer_says_the_manual_way_and_leaves_nothing(
     else:
         record.answer = b"<html>maintenance</html>"
     with pytest.raises(DownloadError) as caught:
-        download_dataset("emoji", root, retries=0, timeout=0.3)
+        download_dataset("mnist", root, retries=0, timeout=0.3)
     message = str(caught.value)
-    assert "get emoji.npz from https://zenodo.org/records/6578038" in message
+    assert "get mnist.npz from https://zenodo.org/records/6578038" in message
     assert f"put it into {root}" in message
-    assert "equiscale data build emoji" in message
+    assert "equiscale data build mnist" in message
     assert contents(root) == []
 
 
@@ -150,37 +150,37 @@ def test_spoiled_transfer_says_the_manual_way_and_leaves_nothing(
 def test_strange_record_is_reported(answer: bytes, record: Record, root: Path) -> None:
     record.answer = answer
     with pytest.raises(DownloadError, match="By hand"):
-        download_dataset("emoji", root, retries=0)
+        download_dataset("mnist", root, retries=0)
 
 
 def test_offline_says_the_manual_way(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQUISCALE_RECORD", "http://127.0.0.1:9/record")
     with pytest.raises(DownloadError, match="By hand"):
-        download_dataset("emoji", root, retries=0)
+        download_dataset("mnist", root, retries=0)
     with pytest.raises(DownloadError, match="equiscale data build mnist --source DIR"):
         download_dataset("mnist", root, retries=0)
 
 
 def test_a_file_that_was_built_is_replaced_only_on_request(record: Record, root: Path) -> None:
-    path = dataset_path("emoji", root)
+    path = dataset_path("mnist", root)
     root.mkdir()
     path.write_bytes(b"built here")
     with pytest.raises(DownloadError, match="--force"):
-        download_dataset("emoji", root)
+        download_dataset("mnist", root)
     assert path.read_bytes() == b"built here"
-    download_dataset("emoji", root, force=True)
+    download_dataset("mnist", root, force=True)
     assert path.read_bytes() == record.content
 
 
 def test_tampered_replacement_keeps_the_old_file(record: Record, root: Path) -> None:
-    path = dataset_path("emoji", root)
+    path = dataset_path("mnist", root)
     root.mkdir()
     path.write_bytes(b"built here")
     record.content = b"tampered"
     with pytest.raises(DownloadError):
-        download_dataset("emoji", root, force=True, retries=0)
+        download_dataset("mnist", root, force=True, retries=0)
     assert path.read_bytes() == b"built here"
-    assert contents(root) == ["emoji.npz"]
+    assert contents(root) == ["mnist.npz"]
 
 
 def test_a_file_in_place_of_the_directory_is_named_before_asking(
@@ -188,7 +188,7 @@ def test_a_file_in_place_of_the_directory_is_named_before_asking(
 ) -> None:
     (tmp_path / "data").touch()
     with pytest.raises(StorageError, match=r"data is not a directory; name another one"):
-        download_dataset("emoji", tmp_path / "data")
+        download_dataset("mnist", tmp_path / "data")
     assert not record.requests
 
 

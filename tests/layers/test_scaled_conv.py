@@ -325,6 +325,7 @@ def test_compiles_without_graph_breaks(pool: Any, method: Any) -> None:
     torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("g++")
 @pytest.mark.skipif(" " in sys.prefix, reason="torch does not quote its path for the compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

@@ -30,7 +30,7 @@ from equiscale.report.page_data import page_data
 from equiscale.report.server import PageServer
 from equiscale.results.record import Measurement
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "chromedriver")
 
 
 @pytest.fixture(scope="module")

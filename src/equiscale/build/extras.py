@@ -27,6 +27,6 @@ def import_cairosvg() -> Any:  # noqa: ANN401 - an untyped package
     except OSError as error:
         raise SystemLibraryError(
             "the Cairo library was not found: install it (Debian, Ubuntu: apt-get install "
-            "libcairo2, macOS: brew install cairo), or get the published file: "
-            "equiscale data download emoji"
+            "libcairo2, macOS: brew install cairo); the emoji dataset comes with the package and "
+            "need not be built"
         ) from error

@@ -49,13 +49,13 @@ def list_datasets() -> None:
     from rich.table import Table
 
     from equiscale.core.files import cache_directory
-    from equiscale.data.catalog import CARDS, dataset_path
+    from equiscale.data.catalog import CARDS, dataset_path, is_embedded
 
     table = Table("name", "classes", "instances", "channels", "license", "published", "here")
     table.columns[0].no_wrap = True
     for card in (CARDS[name] for name in CARDS):
         published = "yes" if card.published else "no, build it"
-        here = "yes" if dataset_path(card.name).is_file() else ""
+        here = "yes" if dataset_path(card.name).is_file() or is_embedded(card.name) else ""
         numbers = map(str, (card.num_classes, card.num_instances, card.channels))
         table.add_row(card.name, *numbers, card.license.partition(";")[0], published, here)
     _add_own_datasets(table)

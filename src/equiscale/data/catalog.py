@@ -200,10 +200,23 @@ def dataset_path(name: str, root: str | Path | None = None) -> Path:
     return directory / f"{name}{SUFFIX}"
 
 
+def is_embedded(name: str) -> bool:
+    """Return whether the package contains the file of a dataset."""
+    return _embedded_path(name).is_file()
+
+
+def _embedded_path(name: str) -> Path:
+    return Path(__file__).parent / "assets" / f"{name}{SUFFIX}"
+
+
 def locate_dataset(
     name_or_path: str | Path, root: str | Path | None = None, download: bool = True
 ) -> Path:
-    """Return the file of a dataset, fetching it if it is published and not there yet."""
+    """Return the file of a dataset.
+
+    A named dataset is looked up in the data directory, then in the package, which contains emoji.
+    If it is in neither and has been published, it is downloaded.
+    """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(SUFFIX) or os.sep in text:
         return _existing_file(Path(text).expanduser())
@@ -212,6 +225,8 @@ def locate_dataset(
         return path
     if text not in CARDS:
         raise UnknownNameError(unknown_name_message("dataset", text, _known_names(path.parent)))
+    if is_embedded(text):
+        return _embedded_path(text)
     card = CARDS[text]
     if not (card.published and download):
         raise DatasetNotFoundError(missing_message(card, path.parent))
