@@ -13,7 +13,7 @@ DEMO_MODELS ?= standard,pixel_pool,scale_channels
 DEMO_EPOCHS ?= 10
 DEMO_RATE ?= 0.003
 
-.PHONY: help demo test check lint format types contracts bench results docs smoke clean
+.PHONY: help demo test check lint format types contracts perf study docs smoke clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -34,15 +34,15 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY) ## set up, train three networks on a small budget and write a page (five minutes)
 	@$(EQUISCALE) sweep --models $(DEMO_MODELS) --data emoji --scenarios mid2rest \
-	  --seeds 1 --epochs $(DEMO_EPOCHS) --lr $(DEMO_RATE) --results demo/runs
-	@$(EQUISCALE) report --results demo/runs --out demo/report.html
+	  --seeds 1 --epochs $(DEMO_EPOCHS) --lr $(DEMO_RATE) --runs demo/runs
+	@$(EQUISCALE) report --runs demo/runs --out demo/report.html
 	@echo
 	@echo "Look at demo/report.html in a browser: accuracy at every object size, beside the published figures."
 	@echo "$(DEMO_EPOCHS) epochs are few; for the paper's protocol leave out --epochs and --lr. Next, try:"
 	@echo "  export PATH=\"$$(cd $(BIN) && pwd):\$$PATH\""
-	@echo "  equiscale compare --results demo/runs                           # these runs beside the published ones"
+	@echo "  equiscale compare --runs demo/runs                           # these runs beside the published ones"
 	@echo "  equiscale train --model scale_channels --epochs 20 --lr $(DEMO_RATE)   # one run, with its progress"
-	@echo "  equiscale bench my_module:MyNet --scenarios mid2rest --seeds 1 --epochs $(DEMO_EPOCHS) --lr $(DEMO_RATE) --results demo/runs"
+	@echo "  equiscale bench my_module:MyNet --scenarios mid2rest --seeds 1 --epochs $(DEMO_EPOCHS) --lr $(DEMO_RATE) --runs demo/runs"
 	@echo "                                                                  # your network, such as MyNet of the README in my_module.py"
 	@echo "  equiscale data build folder --help                              # a benchmark from your pictures"
 
@@ -66,13 +66,13 @@ types: $(READY) ## check types
 contracts: $(READY) ## check which room imports which
 	$(BIN)/lint-imports
 
-bench: $(READY) ## measure the layer's speed and memory (three quarters of an hour)
-	$(BIN)/python benchmarks/layer.py
-	$(BIN)/python benchmarks/layer_docs.py
-	$(BIN)/python -m results.publish
+perf: $(READY) ## measure the layer's speed and memory (three quarters of an hour)
+	$(BIN)/python perf/layer.py
+	$(BIN)/python perf/layer_docs.py
+	$(BIN)/python -m study.publish
 
-results: $(READY) ## bring the records in results/ to table, page, documentation and weights
-	$(BIN)/python -m results.publish
+study: $(READY) ## bring the records in study/ to table, page, documentation and weights
+	$(BIN)/python -m study.publish
 
 docs: $(READY) ## build the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site

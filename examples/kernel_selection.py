@@ -14,7 +14,7 @@ from torch import nn
 from equiscale import SConv2d, StirDataset
 from equiscale.core.spec import CANVAS, OBJECT_SIZES
 from equiscale.data.schema import METADATA_KEYS, StirArrays
-from equiscale.evaluation import scale_selection
+from equiscale.metrics import scale_selection
 
 # %% [markdown]
 # Discs and rings of every size from 17 to 64 pixels, in the middle of the canvas. A dataset from

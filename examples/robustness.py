@@ -83,7 +83,7 @@ for _ in range(40):
 # The answer, at each object size; sizes it was trained on are marked.
 
 # %%
-accuracy = equiscale.evaluation.accuracy_per_size(model, dataset)
+accuracy = equiscale.metrics.accuracy_per_size(model, dataset)
 trained = Scenario.MID_TO_REST.train_sizes
 for size in range(20, 65, 4):
     bar = "█" * round(30 * accuracy[size])

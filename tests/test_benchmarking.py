@@ -13,13 +13,13 @@ import equiscale
 from equiscale.analysis.our_runs import our_runs
 from equiscale.benchmarking import BenchmarkError
 from equiscale.core.errors import DatasetNotFoundError, OptionError
-from equiscale.experiments.job import ModelDataError
-from equiscale.experiments.launch import InProcessLauncher, LocalLauncher
 from equiscale.models import list_models
 from equiscale.report.page_data import page_data
-from equiscale.results.store import RunState, RunStore
+from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps.job import ModelDataError
+from equiscale.sweeps.launch import InProcessLauncher, LocalLauncher
 
-TINY = Path(__file__).parent / "experiments"
+TINY = Path(__file__).parent / "sweeps"
 SHORT: dict[str, Any] = {"scenarios": "mid2rest", "seeds": 1, "max_epochs": 1, "progress": False}
 OURS = our_runs().filter(dataset="emoji", scenario="mid2rest")["model"].n_unique()
 LAST = len(list_models("paper")) + OURS + 1

@@ -59,7 +59,7 @@ def test_code_of_a_page_runs(page: Path, tmp_path: Path, few_emoji: Path) -> Non
     script = tmp_path / "page.py"
     script.write_text(code_of(page), encoding="utf-8")
     if "RunStore" in code_of(page):  # reads runs, and makes none itself
-        shutil.copytree(ROOT / "results" / "runs", tmp_path / "runs")
+        shutil.copytree(ROOT / "study" / "runs", tmp_path / "runs")
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "src"),
@@ -97,7 +97,7 @@ def commands_of(page: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, ROOT / "results" / "README.md"], ids=lambda page: str(page.relative_to(ROOT))
+    "page", [*PAGES, ROOT / "study" / "README.md"], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_commands_and_their_options_exist(page: Path) -> None:
     import typer.main
@@ -116,7 +116,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 
 def test_the_sweeps_of_the_paper_can_be_read() -> None:
-    from equiscale.experiments.sweep_file import read_sweep_file
+    from equiscale.sweeps.sweep_file import read_sweep_file
 
     emoji, others = (
         read_sweep_file(ROOT / "examples" / f"paper-{name}.toml") for name in ("emoji", "others")

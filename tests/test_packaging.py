@@ -35,9 +35,9 @@ ROOMS = {
     "import_extra('PIL.Image', 'pillow'), import_extra('skimage', 'scikit-image')",
     "report": "import equiscale.analysis.standings, equiscale.report.figures\n"
     "import equiscale.report.page",
-    "ray": "import equiscale.experiments.launch_ray",
-    "slurm": "import equiscale.experiments.launch_slurm",
-    "track": "from equiscale.experiments.tracking import check_trackers\n"
+    "ray": "import equiscale.sweeps.launch_ray",
+    "slurm": "import equiscale.sweeps.launch_slurm",
+    "track": "from equiscale.sweeps.tracking import check_trackers\n"
     "check_trackers(('tensorboard', 'mlflow'))",
 }
 
@@ -83,8 +83,8 @@ def test_a_missing_extra_says_how_to_get_it(extra: str) -> None:
 
 def test_without_extras_everything_else_imports() -> None:
     code = hide_all_but() + (
-        "import equiscale.cli, equiscale.experiments.sweep, equiscale.evaluation\n"
-        "import equiscale.models, equiscale.build.folder, equiscale.results.table\n"
+        "import equiscale.cli, equiscale.sweeps.request, equiscale.metrics\n"
+        "import equiscale.models, equiscale.build.folder, equiscale.runs.table\n"
     )
     done = run(code)
     assert done.returncode == 0, done.stderr
@@ -137,7 +137,7 @@ def test_package_is_typed() -> None:
     assert (SOURCE / "equiscale" / "py.typed").exists()
 
 
-@pytest.mark.parametrize("room", ["analysis", "data", "evaluation", "layers", "models", "results"])
+@pytest.mark.parametrize("room", ["analysis", "data", "layers", "metrics", "models", "runs"])
 def test_no_public_name_hides_a_module(room: str) -> None:
     """Of two things with one name, the reference and `import … as` would find the wrong one."""
     package = importlib.import_module(f"equiscale.{room}")

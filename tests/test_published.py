@@ -13,15 +13,15 @@ import pytest
 from equiscale import Split, list_weights, load_dataset, load_model
 from equiscale.analysis.runs import read_runs
 from equiscale.core.errors import UnknownNameError
-from equiscale.evaluation.accuracy import predict
+from equiscale.metrics.accuracy import predict
 from equiscale.models import weights_card
 from equiscale.report.page import render_page
 from equiscale.report.page_data import page_data
-from equiscale.results.store import RunStore
-from equiscale.results.table import write_table
-from results import publish
-from results.evidence import Evidence
-from results.tables import BLOCKS
+from equiscale.runs.store import RunStore
+from equiscale.runs.table import write_table
+from study import publish
+from study.evidence import Evidence
+from study.tables import BLOCKS
 
 pytestmark = pytest.mark.slow
 MEGABYTE = 1_000_000
@@ -36,7 +36,7 @@ def evidence() -> Evidence:
 @pytest.mark.parametrize("page", publish.PAGES)
 def test_tables_of_the_pages_are_those_of_the_records(page: str, evidence: Evidence) -> None:
     text = _page(page)
-    assert publish.fill(text, publish.PAGES[page], evidence) == text, "run `make results`"
+    assert publish.fill(text, publish.PAGES[page], evidence) == text, "run `make study`"
 
 
 def test_every_table_is_shown_somewhere() -> None:
@@ -72,23 +72,23 @@ def test_no_record_is_damaged(evidence: Evidence) -> None:
 
 def test_the_collected_table_is_that_of_the_records(tmp_path: Path) -> None:
     write_table(publish.collected_rows(RunStore(publish.RUNS)), tmp_path / "runs.csv")
-    committed = publish.ROOT / "results" / "runs.csv"
-    assert (tmp_path / "runs.csv").read_text() == committed.read_text(), "run `make results`"
+    committed = publish.ROOT / "study" / "runs.csv"
+    assert (tmp_path / "runs.csv").read_text() == committed.read_text(), "run `make study`"
 
 
 def test_the_page_shows_the_runs_of_the_records(evidence: Evidence) -> None:
-    (packed,) = re.findall(r'id="data">([^<]+)<', _page("results/report.html"))
+    (packed,) = re.findall(r'id="data">([^<]+)<', _page("study/report.html"))
     shown = json.loads(gzip.decompress(base64.b64decode(packed)))
     expected = json.loads(json.dumps(page_data(evidence.runs)))
     for facts in (shown["provenance"], expected["provenance"]):
         for moment in ("made_at", "made_with", "others"):
             del facts[moment]
-    assert shown == expected, "run `make results`"
+    assert shown == expected, "run `make study`"
 
 
 def test_the_page_says_how_many_runs_it_shows(evidence: Evidence) -> None:
     made = r", collected [^<]+"
-    (shown,) = re.findall(f'<p class="quiet">([^<]+?){made}</p>', _page("results/report.html"))
+    (shown,) = re.findall(f'<p class="quiet">([^<]+?){made}</p>', _page("study/report.html"))
     (expected,) = re.findall(f'<p class="quiet">([^<]+?){made}</p>', render_page(evidence.runs))
     assert shown == expected
 
@@ -99,13 +99,13 @@ def test_values_of_the_figures_are_those_of_the_records(evidence: Evidence, tmp_
     assert values == sorted(path.name for path in publish.PICTURES.glob("*.csv"))
     for name in values:
         committed = (publish.PICTURES / name).read_text()
-        assert (tmp_path / name).read_text() == committed, "run `make results`"
+        assert (tmp_path / name).read_text() == committed, "run `make study`"
     pictures = sorted(path.name for path in tmp_path.glob("*.svg"))
     assert pictures == sorted(path.name for path in publish.PICTURES.glob("*.svg"))
     for name in pictures:
         drawn, committed = ((root / name).read_text() for root in (tmp_path, publish.PICTURES))
         if _drawn_with(drawn) == _drawn_with(committed):  # others place their letters elsewhere
-            assert drawn == committed, f"{name}: run `make results`"
+            assert drawn == committed, f"{name}: run `make study`"
 
 
 def _drawn_with(picture: str) -> str:
@@ -120,7 +120,7 @@ def test_runs_that_come_with_the_package_are_those_of_the_records(tmp_path: Path
 
 
 def test_page_and_weights_are_small() -> None:
-    assert (publish.ROOT / "results" / "report.html").stat().st_size < 5 * MEGABYTE
+    assert (publish.ROOT / "study" / "report.html").stat().st_size < 5 * MEGABYTE
     weights = list(publish.WEIGHTS.glob("*.safetensors"))
     assert sum(path.stat().st_size for path in weights) < 5 * MEGABYTE
     assert {path.stem for path in weights} == {name.replace("/", "-") for name in list_weights()}

@@ -19,24 +19,24 @@ from equiscale.core.errors import EquiscaleError, OptionError
 from equiscale.core.files import canonical_json
 from equiscale.core.registry import unknown_name_message
 from equiscale.core.spec import Scenario
-from equiscale.experiments.environment import choose_device, count_gpus
-from equiscale.experiments.job import JobSettings
-from equiscale.experiments.launch import InProcessLauncher, Launcher, LocalLauncher
-from equiscale.experiments.progress import load_running
-from equiscale.experiments.protocol import Sweep
-from equiscale.experiments.sweep import SweepStatus, resolve_sweep, run_sweep
-from equiscale.experiments.sweep_file import SweepRequest
 from equiscale.models.foreign import is_known_here_only, name_factory
 from equiscale.report.page import write_page
 from equiscale.report.style import scenario_label, short_label
-from equiscale.results.key import PROTOCOL_VERSION, TrainingProtocol
-from equiscale.results.store import RunState, RunStore
+from equiscale.runs.key import PROTOCOL_VERSION, TrainingProtocol
+from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps.environment import choose_device, count_gpus
+from equiscale.sweeps.grid import Sweep
+from equiscale.sweeps.job import JobSettings
+from equiscale.sweeps.launch import InProcessLauncher, Launcher, LocalLauncher
+from equiscale.sweeps.progress import load_running
+from equiscale.sweeps.request import SweepStatus, resolve_sweep, run_sweep
+from equiscale.sweeps.sweep_file import SweepRequest
 
 if TYPE_CHECKING:
     import polars as pl
     from torch import nn
 
-DEFAULT_RESULTS = "runs"
+DEFAULT_RUNS = "runs"
 
 
 class BenchmarkError(EquiscaleError):
@@ -45,7 +45,7 @@ class BenchmarkError(EquiscaleError):
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """What came out, beside the published figures, our runs and the results directory's others.
+    """What came out, beside the published figures, our runs and the runs directory's others.
 
     `print(result)` shows it, a notebook draws it as a table, `result.write_page("report.html")`
     makes the page.
@@ -53,7 +53,7 @@ class Benchmark:
     Attributes:
         model: The name of the model in tables, with its options if it has any.
         sweep: What was asked for.
-        runs: All finished runs of the results directory.
+        runs: All finished runs of the runs directory.
         failures: Why runs failed, by run.
         doubts: Which models have changed since their runs were made.
     """
@@ -85,7 +85,7 @@ class Benchmark:
         return {name: own[name] for name in names if own.get(name) is not None}
 
     def write_page(self, path: str | Path) -> Path:
-        """Write the page: this model, the results directory's others, and our runs."""
+        """Write the page: this model, the runs directory's others, and our runs."""
         write_page(join_our_runs(self.runs), Path(path))
         return Path(path)
 
@@ -168,7 +168,7 @@ def benchmark(
     *,
     name: str | None = None,
     options: Mapping[str, Any] | None = None,
-    results: str | Path = DEFAULT_RESULTS,
+    runs: str | Path = DEFAULT_RUNS,
     launcher: Launcher | None = None,
     device: str | None = None,
     learning_rates: Sequence[float] | Literal["published"] = (),
@@ -193,14 +193,14 @@ def benchmark(
         seeds: A number n, for seeds 1…n, or the seeds.
         name: Name of the model in records and tables; a lambda needs one.
         options: Arguments of the factory besides the two sizes.
-        results: Directory of the records.
+        runs: Directory of the records.
         launcher: Where runs are computed; None takes one process per core.
         device: `cuda`, `mps`, `cpu`; None takes the first there is.
         learning_rates: None given takes 1e-3; `published` those of the paper, for its models.
         select_learning_rate: Try two rates on five seeds and keep the better, as the paper does.
         progress: Whether to show a bar.
         training: Differences from the paper's protocol, fields of
-            `equiscale.results.key.TrainingProtocol`: `max_epochs=5`, `batch_size=64`, …
+            `equiscale.runs.key.TrainingProtocol`: `max_epochs=5`, `batch_size=64`, …
 
     Raises:
         OptionError: An argument is not possible; the model cannot take the images.
@@ -228,11 +228,11 @@ def benchmark(
         options={model: options} if options else {},
     )
     sweep = resolve_sweep(request)
-    store = RunStore(results)
+    store = RunStore(runs)
     store.check_writable()
     choose_device(device)
     settings = JobSettings(
-        results=str(Path(results).resolve()),
+        runs=str(Path(runs).resolve()),
         sources={data.content_hash: data.source for data in sweep.datasets},
         device=device,
     )

@@ -9,7 +9,7 @@ from equiscale.analysis.our_runs import our_runs
 from equiscale.analysis.runs import read_runs
 from equiscale.analysis.standings import MEASURED, OURS, PUBLISHED, rank_standings
 from equiscale.core.spec import Scenario
-from equiscale.results.key import TrainingProtocol
+from equiscale.runs.key import TrainingProtocol
 
 SCENARIOS = (Scenario.MID_TO_REST, Scenario.ALL_TO_ALL)
 

@@ -34,10 +34,10 @@ from equiscale.analysis.summaries import (
 )
 from equiscale.core.errors import InputFileError
 from equiscale.core.spec import Scenario
-from equiscale.results.errors import ResultsError
-from equiscale.results.key import TrainingProtocol
-from equiscale.results.record import History
-from equiscale.results.table import record_row, write_table
+from equiscale.runs.errors import RunsError
+from equiscale.runs.key import TrainingProtocol
+from equiscale.runs.record import History
+from equiscale.runs.table import record_row, write_table
 
 MID = (Scenario.MID_TO_REST,)
 
@@ -251,9 +251,9 @@ def test_values_that_are_not_finite_count_as_missing(tmp_path: Path, name: str) 
 
 
 def test_an_absent_or_empty_directory_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match="no results directory"):
+    with pytest.raises(RunsError, match="no runs directory"):
         read_runs(tmp_path / "nowhere")
-    with pytest.raises(ResultsError, match="equiscale train"):
+    with pytest.raises(RunsError, match="equiscale train"):
         read_runs(tmp_path)
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from equiscale.cli import app
-from equiscale.layers.disco import load_raw_basis
+from equiscale.layers.baselines.disco import load_raw_basis
 from equiscale.models import list_models
 from equiscale.models.documentation import models_table
 

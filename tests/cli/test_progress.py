@@ -16,14 +16,14 @@ from rich.console import Console
 
 from equiscale.cli.progress import LogDisplay, describe_end, tabulate_runs
 from equiscale.core.spec import Scenario
-from equiscale.experiments.progress import RunningRun
-from equiscale.experiments.protocol import DatasetChoice, ModelChoice, Sweep
-from equiscale.experiments.sweep import inspect_sweep
-from equiscale.results.claim import PROGRESS_FILE
-from equiscale.results.key import RunKey, TrainingProtocol
-from equiscale.results.store import RunState, RunStore
+from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.lease import PROGRESS_FILE
+from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps.grid import DatasetChoice, ModelChoice, Sweep
+from equiscale.sweeps.progress import RunningRun
+from equiscale.sweeps.request import inspect_sweep
 
-TINY = Path(__file__).parents[1] / "experiments"
+TINY = Path(__file__).parents[1] / "sweeps"
 SOURCE = Path(__file__).parents[2] / "src"
 PROTOCOL = TrainingProtocol(max_epochs=20)
 KEY = RunKey("standard", "emoji", "aa", Scenario.MID_TO_REST, 1, protocol=PROTOCOL)
@@ -67,9 +67,9 @@ def test_names_give_way_where_a_terminal_is_narrow() -> None:
 
 def test_old_or_foreign_notes_of_a_worker_do_no_harm(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    claim = store.claim(KEY)
-    assert claim is not None
-    note = claim.directory / PROGRESS_FILE
+    lease = store.lease(KEY)
+    assert lease is not None
+    note = lease.directory / PROGRESS_FILE
     note.write_text('{"epoch": 4, "max_epochs": 20, "valid_accuracy": 0.5, "epoch_seconds": 2.0}')
     run = RunningRun.load(KEY, store)
     assert (run.epoch, run.last_epoch, describe_end(run)) == (4, 20, "–")
@@ -95,14 +95,14 @@ def test_a_log_gets_a_line_per_change_ten_seconds_apart(
     store, file = RunStore(tmp_path), io.StringIO()
     display = LogDisplay(Console(file=file), grid, store, slots=2)
     display.show(inspect_sweep(grid, store))
-    claims = [store.claim(key) for key in inspect_sweep(grid, store).plan.keys]
+    leases = [store.lease(key) for key in inspect_sweep(grid, store).plan.keys]
     display.show(inspect_sweep(grid, store))  # too soon
     now = 111.0
     display.show(inspect_sweep(grid, store))
     now = 122.0
     display.show(inspect_sweep(grid, store))  # nothing new
-    assert claims[0] is not None
-    (claims[0].directory / PROGRESS_FILE).write_text('{"epoch": 3, "valid_accuracy": 0.25}')
+    assert leases[0] is not None
+    (leases[0].directory / PROGRESS_FILE).write_text('{"epoch": 3, "valid_accuracy": 0.25}')
     display.show(inspect_sweep(grid, store))
     lines = file.getvalue().splitlines()
     assert len(lines) == 3

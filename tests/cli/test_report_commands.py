@@ -13,7 +13,7 @@ from tests.synthetic_runs import Study, write_records
 from equiscale import create_model
 from equiscale.core.spec import Scenario
 from equiscale.models.checkpoint import save_model
-from equiscale.results.key import TrainingProtocol
+from equiscale.runs.key import TrainingProtocol
 
 
 def equiscale(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -42,7 +42,7 @@ def test_report_writes_one_file(results: Path, tmp_path: Path) -> None:
 
 
 def test_compare_prints_every_cell_on_one_line(results: Path, tmp_path: Path) -> None:
-    done = equiscale("compare", "--results", results, "--out", "c.csv", cwd=tmp_path)
+    done = equiscale("compare", "--runs", results, "--out", "c.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "mid2rest  standard" in line]
     assert "39.11 %" in line

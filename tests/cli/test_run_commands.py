@@ -12,9 +12,9 @@ import polars
 import pytest
 
 from equiscale.cli import main
-from equiscale.results.store import RunState, RunStore
+from equiscale.runs.store import RunState, RunStore
 
-TINY = Path(__file__).parents[1] / "experiments"
+TINY = Path(__file__).parents[1] / "sweeps"
 SOURCE = Path(__file__).parents[2] / "src"
 
 Run = Callable[..., tuple[int, str, str]]
@@ -31,7 +31,7 @@ def run(
     monkeypatch.syspath_prepend(str(TINY))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), str(TINY)]))
     monkeypatch.setenv("EQUISCALE_DATA", str(tmp_path / "data"))
-    monkeypatch.delenv("EQUISCALE_RESULTS", raising=False)
+    monkeypatch.delenv("EQUISCALE_RUNS", raising=False)
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["equiscale", *arguments])
@@ -149,7 +149,7 @@ def test_sweep_from_a_file(run: Run) -> None:
         ((*TRAIN, "--option", "pause"), "must be written name=value"),
         ((*TRAIN, "--option", "break=1"), "'break'"),
         ((*TRAIN, "--track", "wandb"), "unknown tracker 'wandb'"),
-        ((*TRAIN, "--results", "/proc/runs"), "cannot use the results directory '/proc/runs'"),
+        ((*TRAIN, "--runs", "/proc/runs"), "cannot use the runs directory '/proc/runs'"),
         (("bench", TRAIN[2], "--out", "/proc/page.html"), "cannot write /proc/page.html"),
         (("bench", TRAIN[2], "--out", "."), "cannot write .: Is a directory"),
         ((*SWEEP, "--seeds", "some"), "--seeds must be numbers"),
@@ -161,7 +161,7 @@ def test_sweep_from_a_file(run: Run) -> None:
         ((*TRAIN, "--option", "pause=NaN"), "the model option pause=nan must be"),
         ((*SWEEP, "--scenarios", "all,mid"), "unknown scenario 'mid'"),
         (("sweep", "nowhere.toml"), "nowhere.toml"),
-        (("status",), "there is no results directory 'runs'"),
+        (("status",), "there is no runs directory 'runs'"),
         (("collect", "--out", "runs.xls"), "must end in .csv or .parquet"),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from equiscale.core.errors import InputFileError, OptionError
-from equiscale.layers.disco import (
+from equiscale.layers.baselines.disco import (
     DiscoSettings,
     RawBasis,
     bicubic_deltas,
@@ -21,7 +21,7 @@ from equiscale.layers.disco import (
     untrained_basis,
     write_raw_basis,
 )
-from equiscale.layers.steerable import disco_basis, hermite_basis
+from equiscale.layers.baselines.steerable import disco_basis, hermite_basis
 
 SMALL = DiscoSettings(kernel_size=3, support=7, scales=(1.0, 1.41, 2.0), correlation=0.0)
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
-from equiscale.layers.frugal_conv import FrugalConv2d, frugal_conv2d
-from equiscale.layers.geometry import Padding
+from equiscale.layers.baselines.frugal_conv import FrugalConv2d, frugal_conv2d
+from equiscale.layers.scaled.geometry import Padding
 
 Tensors = tuple[Tensor, Tensor, Tensor]
 
@@ -45,7 +45,7 @@ def test_equals_conv2d(sparse: bool, channels: int, padding: int, dilation: int)
 
 def test_zeros_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dense backward pass is not reached behind a global max pooling."""
-    monkeypatch.setattr("equiscale.layers.frugal_conv._dense_gradients", None)
+    monkeypatch.setattr("equiscale.layers.baselines.frugal_conv._dense_gradients", None)
     inputs = tensors(3)
     gradients_of(frugal_conv2d(*inputs), inputs, sparse=True)
     with pytest.raises(TypeError, match="not callable"):
@@ -55,7 +55,7 @@ def test_zeros_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_patches_are_gathered_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = tensors(3)
     whole = gradients_of(frugal_conv2d(*inputs), inputs, sparse=True)
-    monkeypatch.setattr("equiscale.layers.frugal_conv.CHUNK", 100)
+    monkeypatch.setattr("equiscale.layers.baselines.frugal_conv.CHUNK", 100)
     for mine, reference in zip(
         gradients_of(frugal_conv2d(*inputs), inputs, sparse=True), whole, strict=True
     ):

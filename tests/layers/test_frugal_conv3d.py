@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from equiscale.layers import fourier_conv3d
-from equiscale.layers.frugal_conv3d import FrugalConv3d, conv3d_peaks, frugal_conv3d
+from equiscale.layers.baselines import fourier_conv3d
+from equiscale.layers.baselines.frugal_conv3d import FrugalConv3d, conv3d_peaks, frugal_conv3d
 
 Tensors = tuple[Tensor, Tensor, Tensor]
 
@@ -94,7 +94,7 @@ def test_second_derivatives(way: str, function: Any) -> None:
 def test_maps_in_front_of_a_maximum_have_a_sparse_backward_pass(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equiscale.layers.frugal_conv._dense_gradients", None)
+    monkeypatch.setattr("equiscale.layers.baselines.frugal_conv._dense_gradients", None)
     inputs = tensors()
     torch.autograd.grad(peaks(frugal_conv3d(*inputs)).sum(), inputs)
     with pytest.raises(TypeError, match="not callable"):

@@ -11,17 +11,17 @@ from scipy.special import ive
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
+from equiscale.layers.baselines.disco import correlated_images
+from equiscale.layers.baselines.gaussian_derivative import (
+    GaussianDerivativeConv2d,
+    discrete_gaussian,
+    smoothing_matrix,
+)
 from equiscale.layers.channel_pool import (
     SharedBatchNorm,
     draw_channels,
     pool_channels,
     spread_channels,
-)
-from equiscale.layers.disco import correlated_images
-from equiscale.layers.gaussian_derivative import (
-    GaussianDerivativeConv2d,
-    discrete_gaussian,
-    smoothing_matrix,
 )
 
 

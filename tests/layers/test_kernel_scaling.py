@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from equiscale.core.errors import OptionError
-from equiscale.layers.kernel_scaling import (
+from equiscale.layers.scaled.kernel_scaling import (
     INTERPOLATIONS,
     Interpolation,
     resampling_matrix,

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from equiscale.layers.geometry import resolve_geometry
-from equiscale.layers.method import choose_method, direct_work, spectral_work
+from equiscale.layers.scaled.geometry import resolve_geometry
+from equiscale.layers.scaled.method import choose_method, direct_work, spectral_work
 
 
 def choice(batch: int, channels: int, size: int, k: int, sizes: tuple[int, ...] | None) -> str:

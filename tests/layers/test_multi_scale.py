@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from equiscale.core.errors import OptionError, ShapeError
-from equiscale.layers.multi_scale import (
+from equiscale.layers.baselines.multi_scale import (
     KanazawaConv2d,
     XuConv2d,
     corner_aligned_matrix,

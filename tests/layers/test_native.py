@@ -13,8 +13,8 @@ from torch import Tensor
 
 from equiscale.core.compiled import SWITCH
 from equiscale.layers import scaled_conv2d
-from equiscale.layers.pooling import POOL_MODES
-from equiscale.layers.spectral.native import native_for
+from equiscale.layers.scaled.pooling import POOL_MODES
+from equiscale.layers.scaled.spectral.native import native_for
 
 POOLS: tuple[Any, ...] = (None, *POOL_MODES)
 pytestmark = pytest.mark.needs("cc")

@@ -6,7 +6,7 @@ import torch
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.layers import GlobalMaxPool, ScalePool, scale_pool
-from equiscale.layers.pooling import POOL_MODES, PoolMode
+from equiscale.layers.scaled.pooling import POOL_MODES, PoolMode
 
 
 def pool_by_loops(stack: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.layers import ImagePyramid, ScaleChannels, scale_channels, scale_factors
 from equiscale.layers.channel_pool import CHANNEL_POOLS, pool_channels
-from equiscale.layers.pyramid import CANVASES, resize_images
+from equiscale.layers.channels import CANVASES, resize_images
 
 FACTORS = (0.5, 0.7, 1.0, 1.3)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equiscale.layers.riesz import RieszConv2d, riesz_transform
+from equiscale.layers.baselines.riesz import RieszConv2d, riesz_transform
 
 
 @pytest.mark.parametrize("size", [(8, 8), (9, 12), (7, 5), (10, 2), (6, 1), (1, 6)])

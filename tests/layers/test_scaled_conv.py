@@ -15,9 +15,9 @@ from torch._inductor import config as inductor_config
 
 from equiscale.core.errors import EquiscaleError, OptionError, ShapeError
 from equiscale.layers import SConv2d, scaled_conv2d
-from equiscale.layers.geometry import PADDING_MODES
-from equiscale.layers.kernel_scaling import INTERPOLATIONS
-from equiscale.layers.pooling import POOL_MODES
+from equiscale.layers.scaled.geometry import PADDING_MODES
+from equiscale.layers.scaled.kernel_scaling import INTERPOLATIONS
+from equiscale.layers.scaled.pooling import POOL_MODES
 
 POOLS: tuple[Any, ...] = (None, *POOL_MODES)
 METHODS: tuple[Any, ...] = ("direct", "spectral")

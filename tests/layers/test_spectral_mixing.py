@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from equiscale.layers.spectral.analysis import Problem, make_problem
-from equiscale.layers.spectral.cost import Task
-from equiscale.layers.spectral.mixing import FrequencyMixing, RowMixing
-from equiscale.layers.spectral.ops import Settings
-from equiscale.layers.spectral.workspace import Workspace
+from equiscale.layers.scaled.spectral.analysis import Problem, make_problem
+from equiscale.layers.scaled.spectral.cost import Task
+from equiscale.layers.scaled.spectral.mixing import FrequencyMixing, RowMixing
+from equiscale.layers.scaled.spectral.ops import Settings
+from equiscale.layers.scaled.spectral.workspace import Workspace
 
 
 def make_example(batch: int, channels: int, interpolation: Any) -> Problem:

@@ -10,8 +10,8 @@ from numpy.polynomial.hermite_e import HermiteE
 from torch import Tensor
 
 from equiscale.core.errors import OptionError, ShapeError
-from equiscale.layers.disco import load_raw_basis
-from equiscale.layers.steerable import (
+from equiscale.layers.baselines.disco import load_raw_basis
+from equiscale.layers.baselines.steerable import (
     HERMITE_SCALES,
     SteerableConv2d,
     SteerableLift2d,

@@ -14,7 +14,7 @@ from torch import nn
 
 from equiscale import load_model, save_model
 from equiscale.core.errors import InputFileError, OptionError
-from equiscale.layers.disco import DiscoSettings, solve_raw_basis, write_raw_basis
+from equiscale.layers.baselines.disco import DiscoSettings, solve_raw_basis, write_raw_basis
 from equiscale.models import create_model, list_models, model_card, read_checkpoint
 from equiscale.models.checkpoint import FORMAT
 

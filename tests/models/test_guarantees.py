@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.layers import SConv2d, scaled_conv2d
-from equiscale.layers.disco import DISCO_SCALES, correlated_images, load_raw_basis
-from equiscale.layers.gaussian_derivative import discrete_gaussian, smoothing_matrix
-from equiscale.layers.multi_scale import KanazawaConv2d, XuConv2d
-from equiscale.layers.steerable import (
+from equiscale.layers.baselines.disco import DISCO_SCALES, correlated_images, load_raw_basis
+from equiscale.layers.baselines.gaussian_derivative import discrete_gaussian, smoothing_matrix
+from equiscale.layers.baselines.multi_scale import KanazawaConv2d, XuConv2d
+from equiscale.layers.baselines.steerable import (
     HERMITE_SCALES,
     SteerableLift2d,
     disco_basis,

@@ -99,7 +99,7 @@ def test_xu_is_two_layers_of_columns() -> None:
 
 
 def _xu_kernel(model: nn.Module, size: int) -> Tensor:
-    from equiscale.layers.multi_scale import xu_kernel
+    from equiscale.layers.baselines.multi_scale import xu_kernel
 
     return xu_kernel(list(model.parameters())[1], size)
 

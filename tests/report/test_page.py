@@ -28,7 +28,7 @@ from equiscale.report import server
 from equiscale.report.page import render_page, write_page
 from equiscale.report.page_data import page_data
 from equiscale.report.server import PageServer
-from equiscale.results.record import Measurement
+from equiscale.runs.record import Measurement
 
 pytestmark = pytest.mark.needs("chromium", "chromedriver")
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from equiscale.models import create_model
-from equiscale.results.key import TrainingProtocol
+from equiscale.runs.key import TrainingProtocol
 from equiscale.training.checkpoint import Checkpointer, load_checkpoint, save_checkpoint
 from equiscale.training.loop import InterruptedRunError, LabelledImages, Progress, Trainer
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from equiscale.results.key import TrainingProtocol
-from equiscale.results.record import History
+from equiscale.runs.key import TrainingProtocol
+from equiscale.runs.record import History
 from equiscale.training.loop import (
     DivergedError,
     EpochTimings,

@@ -1,4 +1,4 @@
-"""Everything that is known about finished runs, read from a results directory or a table."""
+"""Everything that is known about finished runs, read from a runs directory or a table."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from equiscale.core.errors import EquiscaleError, InputFileError, OptionError
 from equiscale.core.registry import unknown_name_message
 from equiscale.core.spec import OBJECT_SIZES, Scenario
-from equiscale.results.errors import ResultsError
-from equiscale.results.record import RunRecord
-from equiscale.results.store import RunState, RunStore
-from equiscale.results.table import TABLE_SUFFIXES, record_row
+from equiscale.runs.errors import RunsError
+from equiscale.runs.record import RunRecord
+from equiscale.runs.store import RunState, RunStore
+from equiscale.runs.table import TABLE_SUFFIXES, record_row
 
 CELL = ("protocol", "dataset", "scenario", "model")
 """What all seeds of a cell have in common; runs that differ in one of these are never mixed."""
@@ -66,7 +66,7 @@ class Runs:
     """Finished runs, and what is known of the others.
 
     Attributes:
-        table: One row per run, see `equiscale.results.table.record_row`; the columns of `CELL`
+        table: One row per run, see `equiscale.runs.table.record_row`; the columns of `CELL`
             name what must not be mixed.
         selections: Scale selection of one run per cell and learning rate.
         others: Number of running, failed and interrupted runs by state.
@@ -84,10 +84,10 @@ class Runs:
 
 
 def read_runs(source: Path) -> Runs:
-    """Read a results directory, or a table that `equiscale collect` wrote.
+    """Read a runs directory, or a table that `equiscale collect` wrote.
 
     Raises:
-        ResultsError: There is no such directory, or no finished run in it.
+        RunsError: There is no such directory, or no finished run in it.
         InputFileError: The file is not such a table.
     """
     return _read_table(source) if source.is_file() else RunsReader(source).read()
@@ -110,10 +110,10 @@ def choose_models(runs: Runs, names: Sequence[str]) -> Runs:
 
 
 class RunsReader:
-    """Reads a results directory again and again; each record is read once.
+    """Reads a runs directory again and again; each record is read once.
 
     Args:
-        root: The results directory.
+        root: The runs directory.
     """
 
     def __init__(self, root: Path) -> None:
@@ -130,12 +130,12 @@ class RunsReader:
     def read(self) -> Runs:
         """Return all runs that are finished by now."""
         if not self.root.is_dir():
-            raise ResultsError.missing(self.root)
+            raise RunsError.missing(self.root)
         for run_id in self._finished():
             if run_id not in self._rows:
                 self._load(run_id)
         if not self._rows:
-            raise ResultsError(_nothing_finished(self.root, self._others(), self._problems))
+            raise RunsError(_nothing_finished(self.root, self._others(), self._problems))
         table = normalize_table(list(self._rows.values()))
         return Runs(
             table=table,

@@ -23,7 +23,7 @@ from equiscale.analysis.statistics import (
     rank_models,
 )
 from equiscale.core.spec import Scenario
-from equiscale.experiments.protocol import TRIAL_SEEDS, choose_learning_rate
+from equiscale.sweeps.grid import TRIAL_SEEDS, choose_learning_rate
 
 _SIZE_COLUMNS = [f"accuracy_{size}" for size in SIZES]
 _ERROR_COLUMN = re.compile(r"equivariance\.(?P<stage>.+)_(?P<first>\d+)_(?P<second>\d+)$")

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from equiscale import __version__
-from equiscale.cli import basis, bench, data, measure, models, report, results, sweep, train
+from equiscale.cli import basis, bench, data, measure, models, report, runs, sweep, train
 from equiscale.core.errors import EquiscaleError
 
 USAGE_ERROR = 2
@@ -24,8 +24,8 @@ app.add_typer(basis.app, name="basis")
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
 app.command("bench")(bench.bench)
-app.command("status")(results.status)
-app.command("collect")(results.collect)
+app.command("status")(runs.status)
+app.command("collect")(runs.collect)
 app.command("measure")(measure.measure)
 app.command("figures")(report.figures)
 app.command("compare")(report.compare)

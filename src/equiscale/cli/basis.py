@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from equiscale.layers.disco import DiscoSettings, RawBasis
+    from equiscale.layers.baselines.disco import DiscoSettings, RawBasis
 
 app = typer.Typer(help="Make and measure steerable bases.", no_args_is_help=True)
 
@@ -43,7 +43,7 @@ def disco(
     relative and squared, for the normalised basis that a network uses. Three yardsticks: the
     standard basis enlarged bicubically, the Hermite basis, and noise instead of the solution.
     """
-    from equiscale.layers.disco import DiscoSettings, solve_raw_basis, write_raw_basis
+    from equiscale.layers.baselines.disco import DiscoSettings, solve_raw_basis, write_raw_basis
 
     settings = DiscoSettings(kernel_size, support, tuple(scale), correlation)
     solution = solve_raw_basis(settings)
@@ -57,7 +57,7 @@ def disco(
 def _error_tables(solution: RawBasis, images: int, seed: int, console: Console) -> list[Table]:
     import torch
 
-    from equiscale.layers.disco import correlated_images, measure_errors
+    from equiscale.layers.baselines.disco import correlated_images, measure_errors
 
     generator = torch.Generator().manual_seed(seed)
     candidates = _candidates(solution, generator)
@@ -80,8 +80,8 @@ def _error_tables(solution: RawBasis, images: int, seed: int, console: Console) 
 
 
 def _candidates(solution: RawBasis, generator: torch.Generator) -> dict[str, Tensor]:
-    from equiscale.layers.disco import bicubic_deltas, untrained_basis
-    from equiscale.layers.steerable import disco_basis
+    from equiscale.layers.baselines.disco import bicubic_deltas, untrained_basis
+    from equiscale.layers.baselines.steerable import disco_basis
 
     settings = solution.settings
     return {
@@ -94,7 +94,7 @@ def _candidates(solution: RawBasis, generator: torch.Generator) -> dict[str, Ten
 
 def _hermite(settings: DiscoSettings) -> Tensor:
     """Return Hermite functions at scales in the same ratios, the smallest as in the paper."""
-    from equiscale.layers.steerable import HERMITE_SCALES, hermite_basis
+    from equiscale.layers.baselines.steerable import HERMITE_SCALES, hermite_basis
 
     sigmas = [HERMITE_SCALES[0] * scale / settings.scales[0] for scale in settings.scales]
     return hermite_basis(settings.kernel_size, settings.support, sigmas)

@@ -38,7 +38,7 @@ def bench(
     lr: options.LearningRates = "",
     select_lr: options.SelectLearningRate = False,
     option: options.ModelOption = [],  # noqa: B006 - typer reads it, nobody changes it
-    results: options.Results = options.DEFAULT_RESULTS,
+    directory: options.RunsDirectory = options.DEFAULT_RUNS,
     out: Annotated[Path | None, typer.Option(help="Also write the page.")] = None,
     dry_run: options.DryRun = False,
     retry_failed: options.RetryFailed = False,
@@ -48,14 +48,14 @@ def bench(
 ) -> None:
     """Train, test and measure a model on all scenarios, and print where it stands.
 
-    Beside the published figures, our runs and every other model of the results directory. Stop it
+    Beside the published figures, our runs and every other model of the runs directory. Stop it
     and start it as you like: nothing is done twice.
     """
     options.allow_local_models()
     from equiscale.benchmarking import read_benchmark
-    from equiscale.experiments.sweep import resolve_sweep
-    from equiscale.experiments.sweep_file import SweepRequest
-    from equiscale.results.store import RunStore
+    from equiscale.runs.store import RunStore
+    from equiscale.sweeps.request import resolve_sweep
+    from equiscale.sweeps.sweep_file import SweepRequest
 
     request = SweepRequest(
         models=(model,),
@@ -67,12 +67,12 @@ def bench(
         training=training.changes,
         options={model: options.parse_assignments(option)} if option else {},
     )
-    grid, store = resolve_sweep(request), RunStore(results)
+    grid, store = resolve_sweep(request), RunStore(directory)
     launcher = create_launcher(engine, run)
     if dry_run:
         print_plan(grid, store, launcher)
         return
-    settings = job_settings(results, run, grid)
+    settings = job_settings(directory, run, grid)
     if out is not None:
         check_writable(out)  # now, not after hours
     store.check_writable()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from equiscale.data.dataset import StirDataset
-    from equiscale.results.record import Measurement
+    from equiscale.runs.record import Measurement
 
 
 def measure(
@@ -47,8 +47,8 @@ def measure(
     import torch
 
     from equiscale.data.dataset import load_dataset
-    from equiscale.experiments.environment import choose_device
     from equiscale.models.checkpoint import load_model
+    from equiscale.sweeps.environment import choose_device
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -68,8 +68,8 @@ def _check_match(model: nn.Module, dataset: StirDataset) -> None:
 
 
 def _measure(model: nn.Module, dataset: StirDataset, out: Path | None) -> None:
-    from equiscale.evaluation.accuracy import measure_predictions
-    from equiscale.experiments.measurements import MEASUREMENTS
+    from equiscale.metrics.accuracy import measure_predictions
+    from equiscale.sweeps.measurements import MEASUREMENTS
 
     status = Console(stderr=True)
     with status.status("predicting"):

@@ -13,14 +13,14 @@ from equiscale.core.errors import OptionError
 
 GRID = "What is run"
 TRAINING = "Differences from the paper's protocol (each makes another run)"
-DEFAULT_RESULTS = Path("runs")
+DEFAULT_RUNS = Path("runs")
 EXIT_FAILED_RUN = 1
 EXIT_INTERRUPTED = 130
 MACHINE = "Where it runs (the results are the same)"
 
-Results = Annotated[
+RunsDirectory = Annotated[
     Path,
-    typer.Option("--results", envvar="EQUISCALE_RESULTS", help="Directory of the records."),
+    typer.Option("--runs", envvar="EQUISCALE_RUNS", help="Directory of the records."),
 ]
 Device = Annotated[
     str | None,

@@ -17,12 +17,12 @@ from rich.text import Text
 from equiscale.cli.options import format_seconds
 
 if TYPE_CHECKING:
-    from equiscale.experiments.estimate import Estimate
-    from equiscale.experiments.progress import RunningRun
-    from equiscale.experiments.protocol import Sweep
-    from equiscale.experiments.sweep import SweepStatus
-    from equiscale.results.record import RunRecord
-    from equiscale.results.store import RunState, RunStore
+    from equiscale.runs.record import RunRecord
+    from equiscale.runs.store import RunState, RunStore
+    from equiscale.sweeps.estimate import Estimate
+    from equiscale.sweeps.grid import Sweep
+    from equiscale.sweeps.progress import RunningRun
+    from equiscale.sweeps.request import SweepStatus
 
 LOG_SECONDS = 10.0
 """Least time between two lines of a log, besides those about finished runs."""
@@ -46,7 +46,7 @@ class Display:
     """
 
     def __init__(self, console: Console, grid: Sweep, store: RunStore, slots: int) -> None:
-        from equiscale.experiments.estimate import MeasuredRuns
+        from equiscale.sweeps.estimate import MeasuredRuns
 
         self.console, self.grid, self.store, self.slots = console, grid, store, slots
         self._measured = MeasuredRuns(store)
@@ -56,7 +56,7 @@ class Display:
 
     def show(self, status: SweepStatus) -> None:
         """Show where the sweep stands."""
-        from equiscale.experiments.progress import load_running
+        from equiscale.sweeps.progress import load_running
 
         problems = list(status.problems)
         if status.states != self._states:
@@ -76,7 +76,7 @@ class Display:
 
     def _load_finished(self, status: SweepStatus, problems: list[str]) -> list[RunRecord]:
         """Return the records of runs that were seen before and have ended since."""
-        from equiscale.results.store import RunState
+        from equiscale.runs.store import RunState
 
         done = [key.run_id for key in status.keys(RunState.DONE)]
         seen = [run_id for run_id in done if run_id in self._states]
@@ -84,7 +84,7 @@ class Display:
         return list(self.store.load_all(new, problems)) if new else []
 
     def _estimate(self, status: SweepStatus, problems: list[str]) -> str:
-        from equiscale.experiments.sweep import estimate_sweep
+        from equiscale.sweeps.request import estimate_sweep
 
         estimate = estimate_sweep(self.grid, status, self._measured)
         problems += self._measured.problems
@@ -110,7 +110,7 @@ class TerminalDisplay(Display):
         self._live.update(Group(*lines, self._draw_overall(status, running)))
 
     def _draw_overall(self, status: SweepStatus, running: Sequence[RunningRun]) -> Table:
-        from equiscale.results.store import RunState
+        from equiscale.runs.store import RunState
 
         ended = status.count(RunState.DONE) + status.count(RunState.FAILED)
         under_way = sum(run.epoch / run.last_epoch for run in running)
@@ -191,7 +191,7 @@ def describe_end(run: RunningRun) -> str:
 
 def summarize(status: SweepStatus) -> str:
     """Return the counts of a sweep in one line."""
-    from equiscale.results.store import RunState
+    from equiscale.runs.store import RunState
 
     counts = ", ".join(f"{status.count(state)} {state.value}" for state in RunState)
     later = len(status.plan.undecided)

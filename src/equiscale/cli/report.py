@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 RunsSource = Annotated[
     Path,
     typer.Option(
-        "--results",
-        envvar="EQUISCALE_RESULTS",
+        "--runs",
+        envvar="EQUISCALE_RUNS",
         help="Directory of the records, or a table that `equiscale collect` wrote.",
     ),
 ]
@@ -33,7 +33,7 @@ _ANY_WIDTH = 10_000
 
 def report(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    results: RunsSource = options.DEFAULT_RESULTS,
+    directory: RunsSource = options.DEFAULT_RUNS,
     serve: Annotated[
         bool, typer.Option("--serve", help="Show it on this machine, refreshed as runs finish.")
     ] = False,
@@ -41,18 +41,18 @@ def report(
 ) -> None:
     """Write all results as one page: a single file that needs no network."""
     if serve:
-        _serve(results, port)
+        _serve(directory, port)
         return
     from equiscale.report.page import write_page
 
-    runs = _read(results)
+    runs = _read(directory)
     write_page(runs, out)
     typer.echo(f"{out}: {len(runs.table)} runs, {out.stat().st_size / 1e6:.2f} MB")
 
 
 def figures(
     out: Annotated[Path, typer.Option(help="Directory to write to.")] = Path("figures"),
-    results: RunsSource = options.DEFAULT_RESULTS,
+    directory: RunsSource = options.DEFAULT_RUNS,
     only: Annotated[
         str, typer.Option(help="Names of figures, separated by commas; default: all.")
     ] = "",
@@ -66,14 +66,14 @@ def figures(
     from equiscale.report.figures import FIGURES, write_figures
 
     wanted = options.split_names(only) or tuple(FIGURES)
-    runs = _read(results, models)
+    runs = _read(directory, models)
     written = write_figures(runs, out, wanted, options.split_names(formats), data or None)
     for name, outcome in written.items():
         typer.echo(f"{name}: {outcome}")
 
 
 def compare(
-    results: RunsSource = options.DEFAULT_RESULTS,
+    directory: RunsSource = options.DEFAULT_RUNS,
     models: Models = "",
     out: Annotated[Path | None, typer.Option(help="Also write the table, as .csv.")] = None,
 ) -> None:
@@ -83,7 +83,7 @@ def compare(
 
     if out is not None and out.suffix != ".csv":
         raise OptionError(f"{str(out)!r} must end in .csv")
-    cells = summarize_accuracy(reported_runs(_read(results, models).table))
+    cells = summarize_accuracy(reported_runs(_read(directory, models).table))
     compared = compare_published(cells)
     if out is not None:
         from equiscale.core.files import atomic_write
@@ -126,7 +126,7 @@ def _comparison_table(rows: list[dict[str, object]]) -> Table:
 
 def _name_with_changes(row: dict[str, object]) -> str:
     """Return the model, and what was changed in the paper's protocol."""
-    from equiscale.results.key import protocol_changes
+    from equiscale.runs.key import protocol_changes
 
     changes = [protocol_changes(str(row["protocol"]))]
     if not row["same_rate"]:
@@ -172,27 +172,27 @@ def _percent(value: object) -> str:
     return f"{100 * float(str(value)):.2f} %"
 
 
-def _read(results: Path, models: str = "") -> Runs:
+def _read(directory: Path, models: str = "") -> Runs:
     """Read the runs, all or those of some models, and say what could not be read."""
     from equiscale.analysis.runs import choose_models, read_runs
 
-    runs = read_runs(results)
+    runs = read_runs(directory)
     console = Console(stderr=True)
     for problem in runs.problems:
         console.print(f"left out: {problem}", markup=False, highlight=False, soft_wrap=True)
     if count := runs.others.get("quarantined"):
-        place = results / "quarantine"
+        place = directory / "quarantine"
         remark = f"damaged records: {count} in {str(place)!r}; run them again"
         console.print(remark, markup=False, highlight=False, soft_wrap=True)
     names = options.split_names(models)
     return choose_models(runs, names) if names else runs
 
 
-def _serve(results: Path, port: int) -> None:
+def _serve(directory: Path, port: int) -> None:
     from equiscale.report.server import PageServer
 
-    with PageServer(results, port) as server:
-        typer.echo(f"showing {results} at {server.url} (stop with Ctrl-C)")
+    with PageServer(directory, port) as server:
+        typer.echo(f"showing {directory} at {server.url} (stop with Ctrl-C)")
         try:
             server.serve_forever()
         except KeyboardInterrupt:

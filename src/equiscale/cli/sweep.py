@@ -31,16 +31,16 @@ from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 
 if TYPE_CHECKING:
-    from equiscale.experiments.job import JobSettings
-    from equiscale.experiments.launch import Launcher
-    from equiscale.experiments.protocol import Sweep
-    from equiscale.experiments.sweep import SweepStatus
-    from equiscale.results.store import RunStore
+    from equiscale.runs.store import RunStore
+    from equiscale.sweeps.grid import Sweep
+    from equiscale.sweeps.job import JobSettings
+    from equiscale.sweeps.launch import Launcher
+    from equiscale.sweeps.request import SweepStatus
 
 LOCAL = "local"
 CLUSTERS = {
-    "ray": "equiscale.experiments.launch_ray:RayLauncher",
-    "slurm": "equiscale.experiments.launch_slurm:SlurmLauncher",
+    "ray": "equiscale.sweeps.launch_ray:RayLauncher",
+    "slurm": "equiscale.sweeps.launch_slurm:SlurmLauncher",
 }
 """Engines besides this machine: their launchers, imported when they are asked for."""
 
@@ -64,7 +64,7 @@ def sweep(
     seeds: options.Seeds = "5",
     lr: options.LearningRates = "",
     select_lr: options.SelectLearningRate = False,
-    results: options.Results = options.DEFAULT_RESULTS,
+    directory: options.RunsDirectory = options.DEFAULT_RUNS,
     dry_run: options.DryRun = False,
     retry_failed: options.RetryFailed = False,
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - frozen
@@ -76,9 +76,9 @@ def sweep(
     Stop it and start it as you like, also several at once: nothing is done twice.
     """
     options.allow_local_models()
-    from equiscale.experiments.sweep import resolve_sweep
-    from equiscale.experiments.sweep_file import SweepRequest, read_sweep_file
-    from equiscale.results.store import RunStore
+    from equiscale.runs.store import RunStore
+    from equiscale.sweeps.request import resolve_sweep
+    from equiscale.sweeps.sweep_file import SweepRequest, read_sweep_file
 
     if file is not None:
         _check_no_grid_options(context)
@@ -93,12 +93,12 @@ def sweep(
             select_learning_rate=select_lr,
             training=training.changes,
         )
-    grid, store = resolve_sweep(request), RunStore(results)
+    grid, store = resolve_sweep(request), RunStore(directory)
     launcher = create_launcher(engine, run)
     if dry_run:
         print_plan(grid, store, launcher)
         return
-    settings = job_settings(results, run, grid)
+    settings = job_settings(directory, run, grid)
     store.check_writable()
     status = run_grid(grid, store, launcher, settings, retry_failed)
     print_doubts(status, Console(stderr=True))
@@ -160,25 +160,25 @@ def create_launcher(engine: EngineOptions, run: RunOptions) -> Launcher:
 def _create_local_launcher(
     engine: EngineOptions, run: RunOptions, extra: Mapping[str, Any]
 ) -> Launcher:
-    from equiscale.experiments.environment import count_gpus
-    from equiscale.experiments.launch import LocalLauncher
+    from equiscale.sweeps.environment import count_gpus
+    from equiscale.sweeps.launch import LocalLauncher
 
     if extra:
         raise OptionError(f"--engine-option is for ray and slurm, got {', '.join(extra)}")
     return LocalLauncher(engine.workers, run.threads, count_gpus(run.device), engine.per_gpu)
 
 
-def job_settings(results: Path, run: RunOptions, sweep: Sweep) -> JobSettings:
+def job_settings(directory: Path, run: RunOptions, sweep: Sweep) -> JobSettings:
     """Return where and how a command computes its runs, after checking that it can."""
-    from equiscale.experiments.environment import choose_device
-    from equiscale.experiments.job import JobSettings
-    from equiscale.experiments.tracking import check_trackers
+    from equiscale.sweeps.environment import choose_device
+    from equiscale.sweeps.job import JobSettings
+    from equiscale.sweeps.tracking import check_trackers
 
     choose_device(run.device)
     track = options.split_names(run.track)
     check_trackers(track)
     return JobSettings(
-        results=str(results.resolve()),
+        runs=str(directory.resolve()),
         sources={data.content_hash: data.source for data in sweep.datasets},
         device=run.device,
         threads=run.threads,
@@ -189,9 +189,9 @@ def job_settings(results: Path, run: RunOptions, sweep: Sweep) -> JobSettings:
 
 def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
     """Print what there is to do, and how long it will take."""
-    from equiscale.experiments.estimate import MeasuredRuns
-    from equiscale.experiments.sweep import estimate_sweep, inspect_sweep
-    from equiscale.results.store import RunState
+    from equiscale.runs.store import RunState
+    from equiscale.sweeps.estimate import MeasuredRuns
+    from equiscale.sweeps.request import estimate_sweep, inspect_sweep
 
     status = inspect_sweep(grid, store)
     table = Table("model", "dataset", *(state.value for state in RunState), box=None)
@@ -213,7 +213,7 @@ def run_grid(
     grid: Sweep, store: RunStore, launcher: Launcher, settings: JobSettings, retry_failed: bool
 ) -> SweepStatus:
     """Run a sweep and show its progress; return where it stands at the end."""
-    from equiscale.experiments.sweep import inspect_sweep, run_sweep
+    from equiscale.sweeps.request import inspect_sweep, run_sweep
 
     console = Console(stderr=True)
     if retry_failed:
@@ -231,7 +231,7 @@ def run_grid(
 
 def exit_if_failed(status: SweepStatus, store: RunStore) -> None:
     """Say which runs failed and why, and end the command, if there are any."""
-    from equiscale.results.store import RunState
+    from equiscale.runs.store import RunState
 
     console = Console(stderr=True)
     failed = status.keys(RunState.FAILED)

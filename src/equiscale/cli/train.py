@@ -16,9 +16,9 @@ from equiscale.cli.sweep import job_settings, parse_rates
 from equiscale.core.errors import EquiscaleError, OptionError
 
 if TYPE_CHECKING:
-    from equiscale.experiments.job import JobSettings
-    from equiscale.results.key import RunKey
-    from equiscale.results.store import RunStore
+    from equiscale.runs.key import RunKey
+    from equiscale.runs.store import RunStore
+    from equiscale.sweeps.job import JobSettings
     from equiscale.training.loop import Progress
 
 
@@ -38,19 +38,19 @@ def train(
         str, typer.Option(help="Learning rate, or published: that of the paper.")
     ] = "1e-3",
     option: options.ModelOption = [],  # noqa: B006 - typer reads it, nobody changes it
-    results: options.Results = options.DEFAULT_RESULTS,
+    directory: options.RunsDirectory = options.DEFAULT_RUNS,
     training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
     run: RunOptions = RunOptions(),  # noqa: B008
     retry_failed: options.RetryFailed = False,
 ) -> None:
-    """Train and test one model; the record goes to the results directory.
+    """Train and test one model; the record goes to the runs directory.
 
     The same command again goes on where it was stopped, or shows the result.
     """
     options.allow_local_models()
-    from equiscale.experiments.sweep import inspect_sweep, resolve_sweep
-    from equiscale.experiments.sweep_file import SweepRequest
-    from equiscale.results.store import RunStore
+    from equiscale.runs.store import RunStore
+    from equiscale.sweeps.request import inspect_sweep, resolve_sweep
+    from equiscale.sweeps.sweep_file import SweepRequest
 
     rates = parse_rates(lr)
     if rates != "published" and len(rates) > 1:
@@ -67,8 +67,8 @@ def train(
     sweep = resolve_sweep(request)
     if len(sweep.models) > 1:
         raise OptionError(f"{model!r} stands for several models; `equiscale sweep` trains them")
-    settings = job_settings(results, run, sweep)
-    store = RunStore(results)
+    settings = job_settings(directory, run, sweep)
+    store = RunStore(directory)
     store.check_writable()
     (key,) = sweep.cells()
     if retry_failed:
@@ -79,8 +79,8 @@ def train(
 
 def _run(key: RunKey, store: RunStore, settings: JobSettings) -> None:
     """Compute a run in this process with a line of progress, and print what came out."""
-    from equiscale.experiments.job import Watcher, run_job
-    from equiscale.results.store import RunState
+    from equiscale.runs.store import RunState
+    from equiscale.sweeps.job import Watcher, run_job
 
     console = Console(stderr=True)
     console.print(f"{key} ({key.run_id})", highlight=False)

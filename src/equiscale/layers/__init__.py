@@ -1,20 +1,20 @@
 """Layers to drop into any network. Knows only torch and `equiscale.core`."""
 
+from equiscale.layers.baselines.gaussian_derivative import GaussianDerivativeConv2d
+from equiscale.layers.baselines.multi_scale import KanazawaConv2d, XuConv2d
+from equiscale.layers.baselines.riesz import RieszConv2d
+from equiscale.layers.baselines.steerable import SteerableConv2d, SteerableLift2d
 from equiscale.layers.channel_pool import pool_channels
-from equiscale.layers.conversion import convert
-from equiscale.layers.gaussian_derivative import GaussianDerivativeConv2d
-from equiscale.layers.global_pool import GlobalMaxPool
-from equiscale.layers.multi_scale import KanazawaConv2d, XuConv2d
-from equiscale.layers.pooling import ScalePool, scale_pool
-from equiscale.layers.pyramid import (
+from equiscale.layers.channels import (
     ImagePyramid,
     ScaleChannels,
     scale_channels,
     scale_factors,
 )
-from equiscale.layers.riesz import RieszConv2d
-from equiscale.layers.scaled_conv import SConv2d, scaled_conv2d
-from equiscale.layers.steerable import SteerableConv2d, SteerableLift2d
+from equiscale.layers.conversion import convert
+from equiscale.layers.global_pool import GlobalMaxPool
+from equiscale.layers.scaled.conv import SConv2d, scaled_conv2d
+from equiscale.layers.scaled.pooling import ScalePool, scale_pool
 
 __all__ = [
     "GaussianDerivativeConv2d",

@@ -11,11 +11,11 @@ from torch import nn
 
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_positive
-from equiscale.layers.geometry import Padding
-from equiscale.layers.kernel_scaling import Interpolation
-from equiscale.layers.method import Method
-from equiscale.layers.pooling import PoolMode, check_pool_mode
-from equiscale.layers.scaled_conv import SConv2d
+from equiscale.layers.scaled.conv import SConv2d
+from equiscale.layers.scaled.geometry import Padding
+from equiscale.layers.scaled.kernel_scaling import Interpolation
+from equiscale.layers.scaled.method import Method
+from equiscale.layers.scaled.pooling import PoolMode, check_pool_mode
 
 SMALLEST_KERNEL = 3
 """Smaller kernels have no shape that could be enlarged."""

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.options import check_numbers, check_positive, check_positive_numbers
+from equiscale.layers.baselines.gaussian_derivative import BorderMode, GaussianDerivativeConv2d
 from equiscale.layers.channel_pool import (
     ChannelPool,
     SharedBatchNorm,
@@ -19,7 +20,6 @@ from equiscale.layers.channel_pool import (
     pool_channels,
     spread_channels,
 )
-from equiscale.layers.gaussian_derivative import BorderMode, GaussianDerivativeConv2d
 from equiscale.models.base import Classifier, register_model
 
 WIDTHS = (16, 32, 48, 64)

@@ -11,18 +11,18 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_numbers, check_positive
-from equiscale.layers.channel_pool import (
-    check_dropout,
-    draw_channels,
-    pool_channels,
-    spread_channels,
-)
-from equiscale.layers.multi_scale import (
+from equiscale.layers.baselines.multi_scale import (
     KANAZAWA_EXPONENTS,
     KANAZAWA_FACTOR,
     XU_KERNEL_SIZES,
     KanazawaConv2d,
     XuConv2d,
+)
+from equiscale.layers.channel_pool import (
+    check_dropout,
+    draw_channels,
+    pool_channels,
+    spread_channels,
 )
 from equiscale.models.base import (
     CHANNELS,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_numbers, check_positive
-from equiscale.layers.riesz import RieszConv2d
+from equiscale.layers.baselines.riesz import RieszConv2d
 from equiscale.models.base import Classifier, register_model
 
 WIDTHS = (16, 32, 48)

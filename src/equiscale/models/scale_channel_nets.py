@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.options import check_positive
+from equiscale.layers.baselines.frugal_conv import FrugalConv2d
 from equiscale.layers.channel_pool import ChannelPool, check_channel_pool, pool_channels
-from equiscale.layers.frugal_conv import FrugalConv2d
-from equiscale.layers.geometry import Padding
-from equiscale.layers.kernel_scaling import Interpolation
-from equiscale.layers.pyramid import DROPOUT, FACTORS, TRAIN_FACTORS, ImagePyramid
+from equiscale.layers.channels import DROPOUT, FACTORS, TRAIN_FACTORS, ImagePyramid
+from equiscale.layers.scaled.geometry import Padding
+from equiscale.layers.scaled.kernel_scaling import Interpolation
 from equiscale.models.base import CHANNELS, Classifier, register_model
 
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from equiscale.core.options import check_positive
 from equiscale.layers import SConv2d
-from equiscale.layers.frugal_conv3d import FrugalConv3d
-from equiscale.layers.geometry import Padding
-from equiscale.layers.kernel_scaling import Interpolation
-from equiscale.layers.method import Method
-from equiscale.layers.pooling import PoolMode
+from equiscale.layers.baselines.frugal_conv3d import FrugalConv3d
+from equiscale.layers.scaled.geometry import Padding
+from equiscale.layers.scaled.kernel_scaling import Interpolation
+from equiscale.layers.scaled.method import Method
+from equiscale.layers.scaled.pooling import PoolMode
 from equiscale.models.base import CHANNELS, TwoStageNet, register_model
 
 CITATION = "Altstidl et al., arXiv 2211.10288"

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_positive
-from equiscale.layers.disco import load_raw_basis
-from equiscale.layers.steerable import (
+from equiscale.layers.baselines.disco import load_raw_basis
+from equiscale.layers.baselines.steerable import (
     HERMITE_SCALES,
     SUPPORT,
     SteerableConv2d,

@@ -14,7 +14,7 @@ from equiscale.core.errors import MissingExtraError, OptionError
 from equiscale.core.files import atomic_write
 from equiscale.core.registry import unknown_name_message
 from equiscale.report.figure_data import FigureData, NothingToDrawError
-from equiscale.results.key import PROTOCOL_VERSION
+from equiscale.runs.key import PROTOCOL_VERSION
 
 try:
     import matplotlib as mpl

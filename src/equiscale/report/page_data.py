@@ -40,7 +40,7 @@ from equiscale.report.style import (
     order_datasets,
     style_models,
 )
-from equiscale.results.key import PROTOCOL_VERSION
+from equiscale.runs.key import PROTOCOL_VERSION
 
 MAP_CHANNELS = 8
 MAP_BUDGET = 1_500_000

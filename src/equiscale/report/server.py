@@ -27,14 +27,14 @@ _WAITING = """<!doctype html><html lang="en"><meta charset="utf-8"><title>equisc
 
 
 class LivePage:
-    """The page of a results directory, made again when runs were finished.
+    """The page of a runs directory, made again when runs were finished.
 
     Args:
-        results: The results directory; it need not exist yet.
+        directory: The runs directory; it need not exist yet.
     """
 
-    def __init__(self, results: Path) -> None:
-        self._reader = RunsReader(results)
+    def __init__(self, directory: Path) -> None:
+        self._reader = RunsReader(directory)
         self._lock = threading.Lock()
         self._looked = float("-inf")
         self._version, self._text = 0, ""
@@ -71,12 +71,12 @@ class PageServer:
     """A web server on the loopback interface only.
 
     Args:
-        results: The results directory.
+        directory: The runs directory.
         port: 0 takes any free one.
     """
 
-    def __init__(self, results: Path, port: int) -> None:
-        page = LivePage(results)
+    def __init__(self, directory: Path, port: int) -> None:
+        page = LivePage(directory)
 
         class Handler(BaseHTTPRequestHandler):
             """Answers `/` with the page and `/version` with its number."""

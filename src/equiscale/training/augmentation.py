@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equiscale.core.errors import OptionError
 from equiscale.core.spec import OBJECT_SIZES
-from equiscale.results.key import Augmentation
+from equiscale.runs.key import Augmentation
 
 MAX_FACTOR = 2.0
 MAX_SHIFT = 8

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from equiscale.core.files import atomic_write
-from equiscale.results.record import History
+from equiscale.runs.record import History
 from equiscale.training.loop import EpochTimings, Trainer
 
 CHECKPOINT_FILE = "checkpoint.safetensors"

@@ -20,9 +20,9 @@ from equiscale.core.errors import EquiscaleError
 from equiscale.core.seeding import derive_seed
 from equiscale.core.spec import Scenario, Split
 from equiscale.data.dataset import StirDataset
-from equiscale.evaluation.accuracy import predict
-from equiscale.results.key import TrainingProtocol
-from equiscale.results.record import History
+from equiscale.metrics.accuracy import predict
+from equiscale.runs.key import TrainingProtocol
+from equiscale.runs.record import History
 from equiscale.training.augmentation import augment
 
 SHUFFLE_SEED = 42

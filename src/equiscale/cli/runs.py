@@ -1,0 +1,103 @@
+"""`equiscale status` and `equiscale collect`: look at a runs directory, any time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from equiscale.cli import options
+from equiscale.runs.errors import CorruptRecordError, RunsError
+
+if TYPE_CHECKING:
+    from equiscale.runs.store import RunStore
+
+
+def status(directory: options.RunsDirectory = options.DEFAULT_RUNS) -> None:
+    """Say which runs are done, running, interrupted or failed."""
+    store = _existing_store(directory)
+    console = Console()
+    console.print(_count_runs(store))
+    _print_running(store, console)
+    _print_failed(store, console)
+    _print_quarantined(store, console)
+
+
+def collect(
+    out: Annotated[Path, typer.Option(help="Table to write: .parquet or .csv.")],
+    directory: options.RunsDirectory = options.DEFAULT_RUNS,
+) -> None:
+    """Write all finished runs as one table; others may still be running."""
+    from equiscale.runs.table import check_table_path, record_row, write_table
+
+    check_table_path(out)
+    problems: list[str] = []
+    rows = [record_row(record) for record in _existing_store(directory).load_all(problems=problems)]
+    if not rows and not problems:
+        raise RunsError(f"no finished run in {str(directory)!r}: `equiscale train` makes one")
+    write_table(rows, out)
+    typer.echo(f"{out}: {len(rows)} runs")
+    if problems:
+        raise CorruptRecordError("; ".join(problems) + ". The table has all the others")
+
+
+def _existing_store(directory: Path) -> RunStore:
+    from equiscale.runs.store import RunStore
+
+    if not directory.is_dir():
+        raise RunsError.missing(directory)
+    return RunStore(directory)
+
+
+def _count_runs(store: RunStore) -> Table:
+    from equiscale.runs.store import RunState
+
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for state in RunState:
+        for run_id in store.run_ids(state):
+            key = store.key(run_id)
+            model, dataset = (key.model, key.dataset) if key else ("unreadable", "")
+            counts[model, dataset, state.value] += 1
+    headings = ["interrupted" if s is RunState.MISSING else s.value for s in RunState]
+    table = Table("model", "dataset", *headings, box=None)
+    for model, dataset in sorted({(model, dataset) for model, dataset, _ in counts}):
+        row = [str(counts[model, dataset, state.value]) for state in RunState]
+        table.add_row(Text(model), Text(dataset), *row)
+    totals = [str(sum(n for (_, _, s), n in counts.items() if s == state)) for state in RunState]
+    table.add_row("total", "", *totals)
+    return table
+
+
+def _print_running(store: RunStore, console: Console) -> None:
+    from equiscale.runs.store import RunState
+
+    for run_id in store.run_ids(RunState.RUNNING):
+        progress = store.progress(run_id)
+        epoch = f"epoch {progress['epoch']}/{progress['max_epochs']}" if progress else "starting"
+        _print(console, f"running: {store.key(run_id)} ({run_id}), {epoch}, {store.owner(run_id)}")
+
+
+def _print_failed(store: RunStore, console: Console) -> None:
+    from equiscale.runs.store import RunState
+
+    for run_id in store.run_ids(RunState.FAILED):
+        try:
+            failure = store.failure(run_id)
+        except RunsError as error:
+            _print(console, f"failed: {run_id}: {error}")
+        else:
+            _print(console, f"failed: {failure.key} ({run_id}): {failure.reason}")
+
+
+def _print_quarantined(store: RunStore, console: Console) -> None:
+    for name in store.quarantined():
+        _print(console, f"quarantined: {store.root / 'quarantine' / name}")
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,61 @@
+"""Which scale has the largest energy, without computing a single map.
+
+The sum of a map is linear in the input and in the weight, so that k×k numbers per input channel
+and kernel size suffice.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equiscale.layers.scaled.spectral.plan import AxisPlan, Plan
+
+
+def winning_scales(
+    x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, groups: int, mean: bool = False
+) -> Tensor:
+    """Return `[N, O]`: the scale index whose map has the largest sum, the first of equals.
+
+    With `mean`, the sum divided by the area of the map inside its frame.
+    """
+    scores = map_sums(x, weight, bias, plan, groups)
+    if mean:
+        scores = scores / _areas(plan, x)
+    return scores.max(dim=0).indices
+
+
+def _areas(plan: Plan, like: Tensor) -> Tensor:
+    """Return `[S, 1, 1]`: the pixels of each map inside its frame."""
+    areas = [h * w for h, w in zip(plan.rows.extents, plan.columns.extents, strict=True)]
+    return like.new_tensor(areas)[:, None, None]
+
+
+def map_sums(x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, groups: int) -> Tensor:
+    """`[N, C, H, W] -> [S, N, O]`: the sum of every map, bias included."""
+    over_rows = _window_sums(plan.rows, plan.resampling, x.shape[2])
+    over_columns = _window_sums(plan.columns, plan.resampling, x.shape[3])
+    S, k = over_rows.shape[:2]
+    N, C = x.shape[:2]
+    rows = (over_rows.flatten(0, 1) @ x).unflatten(2, (S, k))
+    moments = rows.permute(2, 0, 1, 3, 4).flatten(1, 3) @ over_columns.transpose(1, 2)
+    by_group = moments.view(S * N, groups, C // groups * k * k).transpose(0, 1)
+    sums = by_group @ weight.reshape(groups, -1, C // groups * k * k).transpose(1, 2)
+    sums = sums.transpose(0, 1).reshape(S, N, -1)
+    if bias is not None:
+        sums = sums + _areas(plan, x) * bias
+    return sums
+
+
+def _window_sums(axis: AxisPlan, resampling: Tensor, length: int) -> Tensor:
+    """Return `[S, k, n]`: how much each input pixel adds to a map's sum, per base pixel."""
+    starts = torch.tensor(axis.starts, device=resampling.device)[:, None]
+    extents = torch.tensor(axis.extents, device=resampling.device)[:, None]
+    cumulative = torch.nn.functional.pad(resampling.cumsum(2), (1, 0))
+
+    def up_to(offset: Tensor) -> Tensor:
+        bounded = offset.clamp(0, cumulative.shape[2] - 1)[:, None]
+        return cumulative.gather(2, bounded.expand(-1, cumulative.shape[1], -1))
+
+    last = torch.arange(length, device=resampling.device) - starts + 1
+    return up_to(last) - up_to(last - extents)

@@ -1,0 +1,72 @@
+"""The spectral method behind the same signature as the definition."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from equiscale.layers.scaled.direct import extend
+from equiscale.layers.scaled.geometry import Geometry
+from equiscale.layers.scaled.kernel_scaling import Interpolation
+from equiscale.layers.scaled.pooling import PoolMode, scale_pool
+from equiscale.layers.scaled.spectral.ops import NO_POOL, Settings, spectral_operator
+
+
+def spectral_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    geometry: Geometry,
+    groups: int,
+    interpolation: Interpolation,
+    pool: PoolMode | None,
+    return_indices: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """`[N, C, H, W] -> [N, O, (S,) H', W']`, or `[N, O]`; equal to `direct_conv` up to rounding."""
+    strided = geometry.stride != (1, 1)
+    whole_maps_compete = strided and pool not in (None, "pixel")
+    fused = None if whole_maps_compete else pool
+    x, settings = _prepare(x, geometry, interpolation, groups, fused)
+    track = fused is not None and (return_indices or _is_trained(x, weight, bias))
+    values, choice = spectral_operator(x, weight, bias, settings, track)
+    if fused == "global":
+        return values, choice // math.prod(geometry.full_size) if return_indices else None
+    if strided:
+        values = _every(geometry.stride, values)
+    if whole_maps_compete:
+        assert pool is not None
+        values, choice = scale_pool(values, pool, return_indices=True, areas=geometry.areas())
+    elif strided and pool == "pixel" and track:
+        choice = _every(geometry.stride, choice)
+    return values, choice.long() if return_indices else None
+
+
+def _every(stride: tuple[int, int], maps: Tensor) -> Tensor:
+    down, across = stride
+    return maps[..., ::down, ::across]
+
+
+def _is_trained(*tensors: Tensor | None) -> bool:
+    """Whether a gradient may be asked for."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _prepare(
+    x: Tensor,
+    geometry: Geometry,
+    interpolation: Interpolation,
+    groups: int,
+    pool: PoolMode | None,
+) -> tuple[Tensor, Settings]:
+    """Extend the input where it does not continue as zeros, and collect the settings."""
+    sizes, zero_extended = list(geometry.kernel_sizes), False
+    output_size: list[int] = []
+    if geometry.padding == "same":
+        output_size = list(geometry.full_size)
+        zero_extended = geometry.padding_mode == "zeros"
+        if not zero_extended:
+            x = extend(x, sizes[-1], geometry.padding_mode)
+    name = pool or NO_POOL
+    return x, Settings(sizes, output_size, zero_extended, interpolation, groups, name)

@@ -1,0 +1,297 @@
+"""Constants of the spectral scaled convolution: they depend on sizes only, never on data.
+
+All coordinates are centred: input t, kernel τ and output δ count from the middle of the input,
+of the kernel and of the map. A correlation then pairs `t = δ + τ` at every kernel size, so that
+all maps share one centre, and the map of a larger kernel is the inner block of that of a smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from equiscale.layers.scaled.kernel_scaling import Interpolation, scaling_matrix
+
+_CACHED_PLANS = 64
+_NEGLIGIBLE = 1e-12
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Sizes of the input and of the maps of a spectral convolution.
+
+    Attributes:
+        input_size: Height and width of the input.
+        output_size: Height and width of every map, cut around its centre; None keeps the whole
+            valid map, which shrinks with the kernel.
+        zero_extended: The input continues as zeros beyond its border.
+    """
+
+    input_size: tuple[int, int]
+    output_size: tuple[int, int] | None
+    zero_extended: bool
+
+    def extent(self, axis: int, kernel_size: int) -> int:
+        """Length of the map of a kernel."""
+        if self.output_size is None:
+            return self.input_size[axis] - kernel_size + 1
+        return self.output_size[axis]
+
+    def period_and_centre(self, axis: int, largest: int) -> tuple[int, int, float]:
+        """Length of the input, shortest period free of wrap-around, and the input's centre."""
+        length = self.input_size[axis]
+        if not self.zero_extended:
+            return length, length, (length - 1) / 2
+        # An even kernel reaches one pixel further to the right, as in torch's 'same' padding.
+        return length, length + largest // 2, (length - largest % 2) / 2
+
+
+@dataclass(frozen=True)
+class KernelBasis:
+    """Cosine and sine transforms of the k one-dimensional functions that span a kernel.
+
+    For an interpolation that treats left and right alike each function is even or odd, and only
+    one of its two transforms is kept.
+
+    Attributes:
+        functions: `[U, r]` cosine transforms of the even, then sine transforms of the odd ones.
+        signed: `[(±, U), r]` the same at frequencies -u and u: sines change their sign.
+    """
+
+    functions: Tensor
+    signed: Tensor
+
+
+@dataclass(frozen=True)
+class AxisPlan:
+    """One image axis, rows or columns.
+
+    Attributes:
+        analysis: `[2U, n]` cosines, then sines, that transform the input.
+        waves: `[2, h, U]` even (cosines) and odd half (sines) of the inverse transform, at
+            outputs δ ≥ 0.
+        extents: Length of each map, one per kernel size.
+        kernels: Basis of each kernel size.
+        starts: First input pixel under the kernel at output 0, one per kernel size.
+    """
+
+    analysis: Tensor
+    waves: Tensor
+    extents: tuple[int, ...]
+    kernels: tuple[KernelBasis, ...]
+    starts: tuple[int, ...]
+
+    @property
+    def num_frequencies(self) -> int:
+        """Number U of frequencies that a real sequence needs."""
+        return self.waves.shape[2]
+
+    def half(self, scale_index: int) -> int:
+        """Number of outputs δ ≥ 0 of a map."""
+        return (self.extents[scale_index] + 1) // 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Both axes and what they share.
+
+    Attributes:
+        rows: The vertical axis.
+        columns: The horizontal axis.
+        change_of_basis: `[k, k]` orthogonal matrix from kernel pixels to even and odd functions.
+        even: Which of the k functions have a cosine transform: the first few.
+        odd: Which of them have a sine transform: the last few.
+        resampling: `[S, k, K + 1]` the kernels' scaling matrices, padded by zeros.
+    """
+
+    rows: AxisPlan
+    columns: AxisPlan
+    change_of_basis: Tensor
+    even: slice
+    odd: slice
+    resampling: Tensor
+
+    @property
+    def num_even(self) -> int:
+        """Number of functions with a cosine transform, which come first."""
+        return self.even.stop - self.even.start
+
+    @property
+    def num_functions(self) -> int:
+        """Number r of functions along an axis, those with both transforms counted twice."""
+        return self.num_even + self.odd.stop - self.odd.start
+
+    @property
+    def num_scales(self) -> int:
+        """Number S of kernel sizes."""
+        return len(self.rows.extents)
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Height and width of the input."""
+        return self.rows.analysis.shape[1], self.columns.analysis.shape[1]
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """Height and width of the aligned maps: those of the smallest kernel's."""
+        return self.extents(0)
+
+    def extents(self, scale_index: int) -> tuple[int, int]:
+        """Height and width of the map of a kernel."""
+        return self.rows.extents[scale_index], self.columns.extents[scale_index]
+
+    def halves(self, scale_index: int) -> tuple[int, int]:
+        """Numbers of outputs δ ≥ 0 of the map of a kernel, down and across."""
+        return self.rows.half(scale_index), self.columns.half(scale_index)
+
+    def is_framed(self, scale_index: int) -> bool:
+        """Whether a map is smaller than the aligned ones, so that zeros surround it."""
+        return self.extents(scale_index) != self.output_size
+
+    def inner_block(self, maps: Tensor, scale_index: int) -> Tensor:
+        """Return the view of aligned maps `[..., H, W]` that a kernel's own map fills."""
+        (H, W), (h, w) = self.output_size, self.extents(scale_index)
+        top, left = (H - h) // 2, (W - w) // 2
+        return maps[..., top : top + h, left : left + w]
+
+    def scales_per_pixel(self, like: Tensor) -> Tensor:
+        """Return `[H, W]`: how many kernels have a map that reaches each pixel."""
+        counts = torch.zeros(self.output_size)
+        for scale_index in range(self.num_scales):
+            self.inner_block(counts, scale_index).add_(1)
+        return counts.to(like)
+
+
+@lru_cache(maxsize=_CACHED_PLANS)
+def make_plan(
+    frame: Frame,
+    base_size: int,
+    kernel_sizes: tuple[int, ...],
+    interpolation: Interpolation,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Plan:
+    """Return the constants of a scaled convolution, computed in float64 and then rounded.
+
+    Args:
+        frame: Sizes of the input and of the maps.
+        base_size: Side k of the learned kernel.
+        kernel_sizes: Sides of the rescaled kernels.
+        interpolation: How kernels are rescaled.
+        dtype: Of the constants.
+        device: Of the constants.
+    """
+    matrices = [scaling_matrix(base_size, size, interpolation) for size in kernel_sizes]
+    change_of_basis, even, odd = _symmetric_basis(matrices)
+    functions = [matrix @ change_of_basis for matrix in matrices]
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(device=device, dtype=dtype)
+
+    def plan_axis(axis: int) -> AxisPlan:
+        return _axis_plan(frame, axis, functions, even, odd, cast)
+
+    resampling = cast(_pad_stack(matrices))
+    return Plan(plan_axis(0), plan_axis(1), cast(change_of_basis), even, odd, resampling)
+
+
+def _axis_plan(
+    frame: Frame,
+    axis: int,
+    functions: Sequence[Tensor],
+    even: slice,
+    odd: slice,
+    cast: Callable[[Tensor], Tensor],
+) -> AxisPlan:
+    sizes = [function.shape[0] for function in functions]
+    length, period, centre = frame.period_and_centre(axis, sizes[-1])
+    extents = [frame.extent(axis, size) for size in sizes]
+    omega = _frequencies(period)
+    inputs = torch.outer(omega, torch.arange(length, dtype=torch.float64) - centre)
+    outputs = torch.outer(_nonnegative_outputs(extents[0]), omega)
+    # Row frequencies come in pairs ±u that are both computed, so that each counts half.
+    weight = _frequency_weights(period) * (0.5 if axis == 0 else 1.0)
+    return AxisPlan(
+        analysis=cast(torch.cat([inputs.cos(), inputs.sin()])),
+        waves=cast(torch.stack([outputs.cos(), outputs.sin()]) * weight),
+        extents=tuple(extents),
+        kernels=tuple(_kernel_basis(function, omega, even, odd, cast) for function in functions),
+        starts=tuple(
+            round(centre - (size + extent) / 2 + 1)
+            for size, extent in zip(sizes, extents, strict=True)
+        ),
+    )
+
+
+def _symmetric_basis(
+    matrices: Sequence[Tensor],
+) -> tuple[Tensor, slice, slice]:
+    """Return an orthogonal change of basis and which functions are even and which odd.
+
+    Bicubic, bilinear and area resampling commute with a reflection, so that even and odd
+    combinations of kernel pixels stay even and odd. Nearest resampling does not: there every
+    function keeps both transforms.
+    """
+    size = matrices[0].shape[1]
+    if any((matrix.flip(0, 1) - matrix).abs().max() > _NEGLIGIBLE for matrix in matrices):
+        return torch.eye(size, dtype=torch.float64), slice(0, size), slice(0, size)
+    half = size // 2
+    identity = torch.eye(size, dtype=torch.float64)
+    mirrored = identity.flip(1)
+    evens = (identity + mirrored)[:, :half] / math.sqrt(2)
+    odds = (identity - mirrored)[:, :half] / math.sqrt(2)
+    middle = identity[:, half : size - half]
+    basis = torch.cat([evens, middle, odds], dim=1)
+    return basis, slice(0, size - half), slice(size - half, size)
+
+
+def _kernel_basis(
+    function: Tensor,
+    omega: Tensor,
+    even: slice,
+    odd: slice,
+    cast: Callable[[Tensor], Tensor],
+) -> KernelBasis:
+    size = function.shape[0]
+    phase = torch.outer(omega, torch.arange(size, dtype=torch.float64) - (size - 1) / 2)
+    cosines, sines = phase.cos() @ function[:, even], phase.sin() @ function[:, odd]
+    functions, mirrored = torch.cat([cosines, sines], 1), torch.cat([cosines, -sines], 1)
+    return KernelBasis(cast(functions), cast(torch.cat([mirrored, functions])))
+
+
+def _nonnegative_outputs(extent: int) -> Tensor:
+    """Return the output coordinates δ ≥ 0, which are whole or half numbers."""
+    first = 0.0 if extent % 2 else 0.5
+    return torch.arange((extent + 1) // 2, dtype=torch.float64) + first
+
+
+def _frequencies(period: int) -> Tensor:
+    """Return the frequencies ω ≥ 0 of a transform, half a step off zero for an even period.
+
+    With half steps what wraps around changes its sign, which concerns no valid output. In return
+    no frequency is its own mirror image: an even period needs period/2 of them, not one more.
+    """
+    steps = torch.arange((period + 1) // 2, dtype=torch.float64)
+    return 2 * math.pi * (steps + (0.0 if period % 2 else 0.5)) / period
+
+
+def _frequency_weights(period: int) -> Tensor:
+    """Return what each frequency, together with its mirror image, counts in the inverse."""
+    weight = torch.full(((period + 1) // 2,), 2.0 / period, dtype=torch.float64)
+    if period % 2:
+        weight[0] = 1.0 / period
+    return weight
+
+
+def _pad_stack(matrices: Sequence[Tensor]) -> Tensor:
+    """`S × [K, k] -> [S, k, K + 1]`, with at least one column of zeros at the end."""
+    largest = matrices[-1].shape[0]
+    stacked = torch.zeros(len(matrices), matrices[0].shape[1], largest + 1, dtype=torch.float64)
+    for row, matrix in zip(stacked, matrices, strict=True):
+        row[:, : matrix.shape[0]] = matrix.T
+    return stacked

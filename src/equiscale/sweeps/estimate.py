@@ -1,0 +1,136 @@
+"""How long runs will take, from the epochs of those that were measured. No torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from equiscale.core.files import canonical_json
+from equiscale.core.spec import OBJECT_SIZES
+from equiscale.runs.key import RunKey
+from equiscale.runs.record import RunRecord
+from equiscale.runs.store import RunState, RunStore
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one finished run cost."""
+
+    key: RunKey
+    train_images: int
+    epochs: int
+    epoch_seconds: float
+    run_seconds: float
+
+    @cached_property
+    def model(self) -> str:
+        """The model with all that decides what an epoch of it costs."""
+        return _model(self.key)
+
+    @classmethod
+    def of(cls, record: RunRecord) -> Timing:
+        """Return the timing of a record."""
+        objects = len(record.predictions.labels) // len(OBJECT_SIZES)
+        return cls(
+            key=record.key,
+            train_images=count_train_images(record.key, objects),
+            epochs=len(record.history),
+            epoch_seconds=statistics.median(record.timings["epoch_seconds"]),
+            run_seconds=record.timings["run_seconds"],
+        )
+
+
+class MeasuredRuns:
+    """The timings of a store's finished runs; each record is read once.
+
+    Attributes:
+        problems: What is wrong with records that had to be quarantined on the way.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        self.problems: list[str] = []
+        self._store = store
+        self._timings: dict[str, Timing] = {}
+
+    def timings(self) -> list[Timing]:
+        """Return the timings of all runs that are finished by now."""
+        new = set(self._store.run_ids(RunState.DONE)) - set(self._timings)
+        for record in self._store.load_all(new, self.problems):
+            self._timings[record.key.run_id] = Timing.of(record)
+        return list(self._timings.values())
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of work in all and of the longest run, and how many runs nothing is known about."""
+
+    seconds: float
+    longest: float
+    unknown_runs: int
+
+    def seconds_left(self, slots: int) -> float:
+        """Return the time until the last run ends if so many are computed at once."""
+        return max(self.seconds / slots, self.longest)
+
+
+def count_train_images(key: RunKey, num_objects: int) -> int:
+    """Return the size of a run's training set."""
+    return num_objects * len(key.scenario.train_sizes)
+
+
+def estimate_run(
+    key: RunKey, timings: Sequence[Timing], num_objects: int | None = None
+) -> float | None:
+    """Return the seconds a run will take, or None if its model has never been timed.
+
+    Runs of the same cell are the best guide; then those of the same model on the same data; then
+    any of the same model, per training image.
+
+    Args:
+        key: The run.
+        timings: Finished runs, any.
+        num_objects: Objects per split and object size of the run's dataset, if known.
+    """
+    model = _model(key)
+    same_model = [t for t in timings if t.model == model]
+    same_data = [t for t in same_model if t.key.dataset_hash == key.dataset_hash]
+    same_cell = [t for t in same_data if t.key.scenario is key.scenario]
+    if same_cell:
+        return statistics.fmean(t.run_seconds for t in same_cell)
+    nearest = same_data or same_model
+    if not nearest:
+        return None
+    if num_objects is None:
+        return statistics.fmean(t.run_seconds for t in nearest)
+    images = count_train_images(key, num_objects)
+    return images * statistics.fmean(t.run_seconds / t.train_images for t in nearest)
+
+
+def estimate_runs(
+    keys: Iterable[RunKey], timings: Sequence[Timing], num_objects: Mapping[str, int]
+) -> Estimate:
+    """Return the work that runs need in all.
+
+    Args:
+        keys: The runs.
+        timings: Finished runs, any.
+        num_objects: Objects per split and object size, by dataset hash.
+    """
+    seconds, longest, unknown = 0.0, 0.0, 0
+    known: dict[tuple[str, str, str], float | None] = {}
+    for key in keys:
+        cell = (_model(key), key.dataset_hash, key.scenario.value)
+        if cell not in known:
+            known[cell] = estimate_run(key, timings, num_objects.get(key.dataset_hash))
+        expected = known[cell]
+        seconds += expected or 0.0
+        longest = max(longest, expected or 0.0)
+        unknown += expected is None
+    return Estimate(seconds, longest, unknown)
+
+
+def _model(key: RunKey) -> str:
+    """Return model, options and protocol as one text: they decide what an epoch costs."""
+    return canonical_json([key.model, dict(key.model_options), key.protocol.label])

@@ -1,0 +1,312 @@
+"""The job: a key in, a record out. The only place where everything meets."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from equiscale.core.errors import OptionError
+from equiscale.core.spec import CANVAS, Split
+from equiscale.data.dataset import StirDataset, load_dataset
+from equiscale.metrics.accuracy import device_of, evaluating, measure_predictions
+from equiscale.models import create_model
+from equiscale.models.checkpoint import save_model
+from equiscale.models.provenance import model_fingerprint
+from equiscale.runs.errors import RunsError
+from equiscale.runs.key import RunKey
+from equiscale.runs.lease import LEASE_SECONDS, Lease, LeaseLostError
+from equiscale.runs.record import RunRecord
+from equiscale.runs.store import Failure, RunState, RunStore
+from equiscale.sweeps.environment import choose_device, describe_environment
+from equiscale.sweeps.measurements import collect_measurements
+from equiscale.sweeps.tracking import Tracker, create_trackers
+from equiscale.training.checkpoint import CHECKPOINT_FILE, CHECKPOINT_SECONDS, Checkpointer
+from equiscale.training.loop import (
+    DivergedError,
+    InterruptedRunError,
+    LabelledImages,
+    Progress,
+    Trainer,
+    seed_weights,
+)
+
+_DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
+
+
+class ModelDataError(OptionError):
+    """A model cannot take the images or classes of a dataset."""
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """Where and how a run is computed; nothing here is part of its key.
+
+    Args:
+        runs: The runs directory.
+        sources: Name or path of each dataset by its content hash.
+        device: `cuda`, `mps`, `cpu`, …; None chooses.
+        threads: Threads of torch; None leaves them as they are.
+        checkpoint_seconds: Least time between two checkpoints.
+        keep_weights: Whether the record holds the best weights.
+        track: Names of trackers.
+        lease_seconds: Silence after which a worker on another machine counts as dead.
+    """
+
+    runs: str
+    sources: Mapping[str, str] = field(default_factory=dict)
+    device: str | None = None
+    threads: int | None = None
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    keep_weights: bool = True
+    track: tuple[str, ...] = ()
+    lease_seconds: float = LEASE_SECONDS
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> JobSettings:
+        """Return the settings that `to_json` wrote."""
+        return cls(**{**value, "track": tuple(value["track"])})
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Who looks on while a run is computed.
+
+    Args:
+        on_epoch: Called after each epoch.
+        should_stop: Asked before each step; when true, the run stops and can go on later.
+    """
+
+    on_epoch: Callable[[Progress], None] = lambda progress: None
+    should_stop: Callable[[], bool] = lambda: False
+
+    def show(self, progress: Progress) -> None:
+        """Call `on_epoch`; if that cannot go on, say a pipe was closed, the run has not failed."""
+        try:
+            self.on_epoch(progress)
+        except (Exception, SystemExit) as error:
+            raise InterruptedRunError(f"the progress could not be shown: {error!r}") from error
+
+
+def run_job(
+    key: RunKey, store: RunStore, settings: JobSettings, watcher: Watcher | None = None
+) -> RunState:
+    """Compute a run that nobody else has, and store its record, or why it failed.
+
+    Returns:
+        DONE or FAILED; RUNNING if someone else has it.
+
+    Raises:
+        RunsError: The runs directory cannot be written; the run can go on later.
+        InterruptedRunError: The watcher asked to stop; the run can go on later.
+    """
+    lease = store.lease(key)
+    if lease is None:
+        return store.state(key.run_id)
+    try:
+        with lease.kept_alive():
+            return _compute_or_fail(key, store, lease, settings, watcher or Watcher())
+    except LeaseLostError:
+        return store.state(key.run_id)
+    except (InterruptedRunError, RunsError, KeyboardInterrupt):
+        lease.release()
+        raise
+
+
+def _compute_or_fail(
+    key: RunKey, store: RunStore, lease: Lease, settings: JobSettings, watcher: Watcher
+) -> RunState:
+    try:
+        with _disk_problems_explained(store):
+            store.publish(compute_record(key, lease, settings, watcher), lease)
+    except (LeaseLostError, InterruptedRunError, RunsError):
+        raise
+    except (Exception, SystemExit) as error:
+        if watcher.should_stop():  # whatever it is, it came from being stopped
+            raise InterruptedRunError("stopped") from error
+        store.fail(_describe(key, error), lease)
+        return RunState.FAILED
+    return RunState.DONE
+
+
+def compute_record(key: RunKey, lease: Lease, settings: JobSettings, watcher: Watcher) -> RunRecord:
+    """Train, test and measure a run, from its last checkpoint if there is one."""
+    started = time.perf_counter()
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    device = choose_device(settings.device)
+    dataset = load_run_dataset(key, settings.sources)
+    trainer = Trainer(
+        build_run_model(key, dataset).to(device), key.protocol, key.learning_rate, key.seed
+    )
+    checkpointer = Checkpointer(lease.directory / CHECKPOINT_FILE, settings.checkpoint_seconds)
+    checkpointer.restore(trainer)
+    started -= sum(trainer.timings.epoch_seconds)
+    with _tracking(key, settings) as trackers:
+
+        def on_epoch(progress: Progress) -> None:
+            _report(lease, progress)
+            checkpointer.save_if_due(trainer)
+            for tracker in trackers:
+                tracker.log_epoch(progress)
+            watcher.show(progress)
+
+        _train(key, trainer, dataset, on_epoch, watcher.should_stop)
+        record = _evaluate(key, trainer, dataset, settings)
+        surroundings = {"run_seconds": time.perf_counter() - started, "sessions": lease.number}
+        record = replace(record, timings={**record.timings, **surroundings})
+        for tracker in trackers:
+            tracker.log_record(record)
+    return record
+
+
+def load_run_dataset(key: RunKey, sources: Mapping[str, str]) -> StirDataset:
+    """Load the dataset of a run and make sure that it is the one its key means."""
+    dataset = _load_dataset(sources.get(key.dataset_hash, key.dataset))
+    if dataset.content_hash != key.dataset_hash:
+        raise OptionError(
+            f"the dataset {key.dataset!r} here has the content hash "
+            f"{dataset.content_hash[:12]}…, but this run is about {key.dataset_hash[:12]}…; "
+            "use the same file on every machine"
+        )
+    return dataset
+
+
+def build_run_model(key: RunKey, dataset: StirDataset) -> nn.Module:
+    """Build the model of a run with the weights that its seed draws."""
+    with torch.random.fork_rng(devices=[]):
+        seed_weights(key.seed)
+        return create_model(
+            key.model,
+            in_channels=dataset.channels,
+            num_classes=dataset.num_classes,
+            **key.model_options,
+        )
+
+
+def check_model(key: RunKey, dataset: StirDataset) -> None:
+    """Raise `ModelDataError` unless the model of a run turns the dataset's images into logits."""
+    model = build_run_model(key, dataset)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelDataError(f"model {key.model!r} has no parameters that could be trained")
+    blank = torch.zeros(1, dataset.channels, CANVAS, CANVAS)
+    expected = [1, dataset.num_classes]
+    try:
+        with evaluating(model), torch.inference_mode():
+            found = list(model(blank).shape)
+    except Exception as error:
+        raise ModelDataError(
+            f"model {key.model!r} cannot take the images of {dataset.name!r} "
+            f"{list(blank.shape)}: {error}"
+        ) from error
+    if found != expected:
+        raise ModelDataError(
+            f"model {key.model!r} returns {found} for one image of {dataset.name!r}, which has "
+            f"{dataset.num_classes} classes: expected {expected}"
+        )
+
+
+def pack_weights(model: nn.Module, dataset: StirDataset) -> bytes:
+    """Return the bytes of a model file, which `equiscale.load_model` reads."""
+    with tempfile.TemporaryDirectory() as directory:
+        return save_model(model, Path(directory) / "model", dataset.class_names).read_bytes()
+
+
+@lru_cache(maxsize=1)
+def _load_dataset(source: str) -> StirDataset:
+    return load_dataset(source)
+
+
+def _train(
+    key: RunKey,
+    trainer: Trainer,
+    dataset: StirDataset,
+    on_epoch: Callable[[Progress], None],
+    should_stop: Callable[[], bool],
+) -> None:
+    device = device_of(trainer.model)
+    trainer.train(
+        LabelledImages.load(dataset, Split.TRAIN, key.scenario, device),
+        LabelledImages.load(dataset, Split.VALID, key.scenario, device),
+        on_epoch,
+        should_stop,
+    )
+
+
+def _evaluate(
+    key: RunKey, trainer: Trainer, dataset: StirDataset, settings: JobSettings
+) -> RunRecord:
+    """Test and measure the best weights, which the model has now."""
+    started = time.perf_counter()
+    predictions = measure_predictions(trainer.model, dataset)
+    test_seconds = time.perf_counter() - started
+    epochs = {name: list(seconds) for name, seconds in vars(trainer.timings).items()}
+    return RunRecord(
+        key=key,
+        history=trainer.history,
+        predictions=predictions,
+        measurements=collect_measurements(trainer.model, dataset, key),
+        timings={**epochs, "test_seconds": test_seconds},
+        environment={
+            **describe_environment(device_of(trainer.model)),
+            "model_fingerprint": model_fingerprint(key.model),
+        },
+        weights=pack_weights(trainer.model, dataset) if settings.keep_weights else None,
+    )
+
+
+def _report(lease: Lease, progress: Progress) -> None:
+    """Tell others how far the run is, and stop if someone has taken it over."""
+    lease.check()
+    lease.report(
+        epoch=progress.epoch,
+        max_epochs=progress.max_epochs,
+        epochs_left=progress.epochs_left,
+        valid_accuracy=progress.history.valid_accuracy[-1],
+        epoch_seconds=progress.timings.epoch_seconds[-1],
+    )
+
+
+@contextlib.contextmanager
+def _tracking(key: RunKey, settings: JobSettings) -> Iterator[list[Tracker]]:
+    trackers = create_trackers(settings.track, key, Path(settings.runs))
+    try:
+        yield trackers
+    finally:
+        for tracker in trackers:
+            tracker.close()
+
+
+def _describe(key: RunKey, error: BaseException) -> Failure:
+    return Failure(
+        key=key,
+        kind="diverged" if isinstance(error, DivergedError) else "error",
+        reason=f"{type(error).__name__}: {error}",
+        traceback="".join(traceback.format_exception(error)),
+        environment=describe_environment(torch.device("cpu")),
+    )
+
+
+@contextlib.contextmanager
+def _disk_problems_explained(store: RunStore) -> Iterator[None]:
+    """A disk that is full is not the run's fault: the run must be able to go on later."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_PROBLEMS:
+            raise
+        raise RunsError.from_os_error(store.root, error) from error

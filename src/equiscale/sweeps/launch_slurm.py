@@ -1,0 +1,185 @@
+"""Runs as a Slurm array, many short ones packed into each task."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from equiscale.core.errors import EquiscaleError, MissingExtraError, OptionError
+from equiscale.core.options import check_positive
+from equiscale.runs.key import RunKey
+from equiscale.runs.store import RunStore
+from equiscale.sweeps.estimate import MeasuredRuns, estimate_run
+from equiscale.sweeps.job import JobSettings
+from equiscale.sweeps.launch import LocalLauncher, Tick
+from equiscale.sweeps.worker import work
+from equiscale.training.loop import InterruptedRunError
+
+try:
+    import submitit
+except ImportError as error:
+    raise MissingExtraError("submitit", "slurm") from error
+
+UNKNOWN_SECONDS = 600.0
+"""What a run of a model that has never been timed is taken to cost."""
+
+USED_SHARE = 0.8
+"""Share of a task's time limit that is filled by estimates."""
+
+QUEUE_SECONDS = 2.0
+_MAX_TIMEOUTS = 1000
+
+
+class SlurmError(EquiscaleError):
+    """Slurm's commands are missing or refuse."""
+
+
+def pack_runs(seconds: Sequence[float], capacity: float) -> list[list[int]]:
+    """Return groups of indices whose sums stay within the capacity, as few as is simple.
+
+    First fit, longest first; one that is longer than the capacity gets its own group.
+
+    Examples:
+        >>> pack_runs([30, 20, 70, 10], capacity=80)
+        [[2, 3], [0, 1]]
+    """
+    groups: list[list[int]] = []
+    free: list[float] = []
+    for index in sorted(range(len(seconds)), key=lambda i: -seconds[i]):
+        place = next((g for g, space in enumerate(free) if seconds[index] <= space), None)
+        if place is None:
+            place = len(groups)
+            groups.append([])
+            free.append(capacity)
+        groups[place].append(index)
+        free[place] -= seconds[index]
+    return groups
+
+
+@dataclass
+class Pack:
+    """What one task of the array does; Slurm may interrupt it and start it again."""
+
+    keys: list[RunKey]
+    settings: JobSettings
+    at_once: int = 1
+    is_stopping: bool = field(default=False, init=False)
+
+    def __call__(self) -> None:
+        """Compute the runs, `at_once` of them at a time."""
+        if self.at_once > 1:
+            gpus = 0 if self.settings.device == "cpu" else 1
+            launcher = LocalLauncher(self.at_once, self.settings.threads, gpus)
+            launcher.run(self.keys, self.settings, lambda: None)
+            return
+        try:
+            work(self.keys, self.settings, lambda: self.is_stopping)
+        except InterruptedRunError:
+            sys.exit(1)
+
+    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
+        """Return what is to be queued again; submitit asks before a time-out or preemption."""
+        self.is_stopping = True
+        again = Pack(self.keys, self.settings, self.at_once)
+        return submitit.helpers.DelayedSubmission(again)
+
+
+@dataclass
+class SlurmLauncher:
+    """An array job; its tasks share the runs directory, which all nodes must see.
+
+    A task that reaches its time limit is queued again and goes on from the last checkpoint. If this
+    process is stopped, the array goes on without it.
+
+    Args:
+        threads: CPUs of each run.
+        per_gpu: Runs at once in each task, on the GPU it asks for.
+        minutes: Time limit of a task; shorter tasks mean more of them.
+        tasks: Tasks that may run at the same time.
+        gpus: GPUs of each task.
+        partition: Partition of the cluster.
+        signal_seconds: How long before the time limit a task stops and is queued again.
+        sbatch: Any other options of sbatch, for instance `{"account": "physics"}`.
+    """
+
+    threads: int = 1
+    per_gpu: int = 1
+    minutes: int = 60
+    tasks: int = 64
+    gpus: int = 0
+    partition: str | None = None
+    signal_seconds: int = 90
+    sbatch: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if shutil.which("sbatch") is None:
+            raise SlurmError("there is no sbatch here: start the sweep on a login node of Slurm")
+        names = ("threads", "per_gpu", "minutes", "tasks", "signal_seconds")
+        check_positive(**{name: getattr(self, name) for name in names})
+        if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or self.gpus < 0:
+            raise OptionError(f"gpus must be a whole number of at least 0, got {self.gpus!r}")
+        if not isinstance(self.partition, str | None):
+            raise OptionError(f"partition must be a name, got {self.partition!r}")
+        if not isinstance(self.sbatch, Mapping):
+            raise OptionError(
+                f'sbatch must be options by name, as {{"account": "physics"}}, got {self.sbatch!r}'
+            )
+        if self.minutes * 60 <= self.signal_seconds:
+            raise OptionError(
+                f"tasks of {self.minutes} minutes that stop {self.signal_seconds} s before their "
+                "end would do nothing: give more minutes, or fewer signal_seconds"
+            )
+
+    @property
+    def slots(self) -> int:
+        """How many runs may be computed at once."""
+        return self.tasks * self.per_gpu
+
+    def run(self, keys: Sequence[RunKey], settings: JobSettings, tick: Tick) -> None:
+        """Submit the runs as one array and wait until it has left the queue."""
+        settings = replace(settings, threads=self.threads)
+        packs = [
+            Pack([keys[index] for index in sorted(group)], settings, self.per_gpu)
+            for group in self._pack(keys, settings)
+        ]
+        jobs = self._executor(settings).submit_array(packs)
+        array = jobs[0].job_id.partition("_")[0]
+        while _is_queued(array):
+            tick()
+            time.sleep(QUEUE_SECONDS)
+
+    def _pack(self, keys: Sequence[RunKey], settings: JobSettings) -> list[list[int]]:
+        timings = MeasuredRuns(RunStore(settings.runs)).timings()
+        seconds = [estimate_run(key, timings) or UNKNOWN_SECONDS for key in keys]
+        return pack_runs(seconds, self.minutes * 60 * USED_SHARE * self.per_gpu)
+
+    def _executor(self, settings: JobSettings) -> Any:  # noqa: ANN401 - submitit is not typed here
+        folder = RunStore(settings.runs).root / "slurm" / "%A"
+        executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=_MAX_TIMEOUTS)
+        executor.update_parameters(
+            job_name="equiscale",
+            time=self.minutes,
+            cpus_per_task=self.threads * self.per_gpu,
+            array_parallelism=self.tasks,
+            signal_delay_s=self.signal_seconds,
+            **({"partition": self.partition} if self.partition else {}),
+            **({"gpus_per_node": self.gpus} if self.gpus else {}),
+            additional_parameters=dict(self.sbatch),
+        )
+        return executor
+
+
+def _is_queued(array: str) -> bool:
+    """Whether any task of an array is pending or running."""
+    command = ["squeue", "--noheader", "--jobs", array, "--format", "%T"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return bool(done.stdout.strip())
+    if "Invalid job id" in done.stderr:  # finished long enough ago to be forgotten
+        return False
+    raise SlurmError(f"squeue failed: {done.stderr.strip()}")

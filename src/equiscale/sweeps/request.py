@@ -1,0 +1,273 @@
+"""From a request to a finished sweep: look names up, see what is missing, run it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from equiscale.core.errors import EquiscaleError, OptionError
+from equiscale.core.registry import unknown_name_message
+from equiscale.core.spec import Scenario
+from equiscale.data.catalog import CARDS
+from equiscale.data.dataset import StirDataset, load_dataset
+from equiscale.models import MODEL_GROUPS, list_models
+from equiscale.models.base import check_options
+from equiscale.models.provenance import model_fingerprint
+from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps.estimate import Estimate, MeasuredRuns, estimate_runs
+from equiscale.sweeps.grid import (
+    DEFAULT_LEARNING_RATE,
+    DatasetChoice,
+    ModelChoice,
+    Plan,
+    Sweep,
+    plan_runs,
+)
+from equiscale.sweeps.job import JobSettings, check_model
+from equiscale.sweeps.launch import Launcher, Tick
+from equiscale.sweeps.published import PUBLISHED, published_learning_rates
+from equiscale.sweeps.sweep_file import ALL, SweepRequest
+
+WAIT_SECONDS = 1.0
+MAX_IDLE_ROUNDS = 3
+
+
+class NoProgressError(EquiscaleError):
+    """Runs are started again and again, and nothing comes of it."""
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """Where the runs of a sweep stand.
+
+    Args:
+        plan: The runs.
+        states: State by run id.
+        problems: What is wrong with records that had to be quarantined.
+        doubts: Which models have changed since their runs were made.
+    """
+
+    plan: Plan
+    states: dict[str, RunState]
+    problems: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    def keys(self, *states: RunState) -> list[RunKey]:
+        """Return the runs in any of these states, in order."""
+        return [key for key in self.plan.keys if self.states[key.run_id] in states]
+
+    def count(self, state: RunState) -> int:
+        """Return how many runs are in a state."""
+        return len(self.keys(state))
+
+
+def resolve_sweep(request: SweepRequest) -> Sweep:
+    """Look up every name of a request, and check that each model can take each dataset."""
+    if request.select_learning_rate and request.learning_rates:
+        raise OptionError(
+            "either give learning rates or let them be selected: the selection always tries the "
+            "two of the paper"
+        )
+    # Names and numbers are looked at before a dataset is, which may have to be downloaded.
+    models = find_choices(request)
+    scenarios = find_scenarios(request.scenarios)
+    protocol = TrainingProtocol(**request.training)
+    datasets = {source: load_dataset(source) for source in find_sources(request.data)}
+    sweep = Sweep(
+        models=models,
+        datasets=tuple(describe_dataset(source, data) for source, data in datasets.items()),
+        scenarios=scenarios,
+        seeds=request.seeds,
+        learning_rates=_given_rates(request) or (DEFAULT_LEARNING_RATE,),
+        cell_rates=published_learning_rates() if request.learning_rates == PUBLISHED else {},
+        select_learning_rate=request.select_learning_rate,
+        protocol=protocol,
+    )
+    check_sweep(sweep, list(datasets.values()))
+    return sweep
+
+
+def find_models(names: Sequence[str]) -> list[str]:
+    """Return model names; `all` means every registered one, a group every one of the group."""
+    found: list[str] = []
+    for name in names:
+        group = next((group for group in MODEL_GROUPS if group == name), None)
+        several = list_models(group) if name == ALL or group else [name]
+        if not several:
+            raise OptionError(f"no model of the group {name!r} is registered")
+        found += several
+    return list(dict.fromkeys(found))
+
+
+def find_choices(request: SweepRequest) -> tuple[ModelChoice, ...]:
+    """Return every model of a request with each of its sets of options, all of them known."""
+    names = find_models(request.models)
+    choices = tuple(choice for name in names for choice in request.variants(name))
+    for choice in choices:
+        check_options(choice.name, choice.options)
+    unused = set(request.options) - set(names)
+    if unused:
+        raise OptionError(f"options for {', '.join(sorted(unused))}, which the sweep does not run")
+    return choices
+
+
+def _given_rates(request: SweepRequest) -> tuple[float, ...]:
+    return request.learning_rates if isinstance(request.learning_rates, tuple) else ()
+
+
+def check_sweep(sweep: Sweep, datasets: Sequence[StirDataset]) -> None:
+    """Raise unless every model of a sweep can take every dataset."""
+    by_hash = {dataset.content_hash: dataset for dataset in datasets}
+    for cell in replace(sweep, scenarios=sweep.scenarios[:1]).cells():
+        check_model(cell, by_hash[cell.dataset_hash])
+
+
+def find_scenarios(names: Sequence[str]) -> tuple[Scenario, ...]:
+    """Return the scenarios of these names; `all` means every one."""
+    known = [scenario.value for scenario in Scenario]
+    for name in names:
+        if name not in (*known, ALL):
+            raise OptionError(unknown_name_message("scenario", name, known))
+    return tuple(Scenario(name) for name in (known if ALL in names else names))
+
+
+def find_sources(names: Sequence[str]) -> list[str]:
+    """Return names or absolute paths of datasets; `all` means every published one."""
+    published = [name for name in CARDS if CARDS[name].published]
+    found = [source for name in names for source in (published if name == ALL else [name])]
+    return list(dict.fromkeys(map(absolute_source, found)))
+
+
+def absolute_source(source: str) -> str:
+    """Return the path of a dataset file such that it means the same from anywhere."""
+    path = Path(source).expanduser()
+    return str(path.resolve()) if path.suffix == ".npz" or len(path.parts) > 1 else source
+
+
+def describe_dataset(source: str, dataset: StirDataset) -> DatasetChoice:
+    """Return what a sweep has to know about a dataset."""
+    objects = dataset.num_classes * dataset.num_instances
+    return DatasetChoice(source, dataset.name, dataset.content_hash, objects)
+
+
+def inspect_sweep(sweep: Sweep, store: RunStore) -> SweepStatus:
+    """Return where a sweep stands, with every finished record of it checked."""
+    problems: list[str] = []
+    plan = plan_runs(sweep, {})
+    finished = _check_records(plan, store, problems)
+    if sweep.select_learning_rate:
+        accuracies = {run.key.run_id: run.valid_accuracy for run in finished}
+        plan = plan_runs(sweep, accuracies | _diverged(plan, store))
+        finished = _check_records(plan, store, problems)
+    return SweepStatus(plan, _states(plan, store), tuple(problems), _find_doubts(finished))
+
+
+def estimate_sweep(sweep: Sweep, status: SweepStatus, measured: MeasuredRuns) -> Estimate:
+    """Return the work that is left, from all measured runs of the store."""
+    objects = {data.content_hash: data.num_objects for data in sweep.datasets}
+    left = [*status.keys(RunState.MISSING, RunState.RUNNING), *status.plan.undecided]
+    return estimate_runs(left, measured.timings(), objects)
+
+
+def run_sweep(
+    sweep: Sweep,
+    store: RunStore,
+    launcher: Launcher,
+    settings: JobSettings,
+    on_change: Callable[[SweepStatus], None] = lambda status: None,
+) -> SweepStatus:
+    """Bring every run of a sweep to an end; also wait for those that other sweeps work on.
+
+    A second call finds everything done and starts nothing. While runs are computed, `on_change` is
+    called about once per second.
+    """
+    idle_rounds = 0
+    while True:
+        status = inspect_sweep(sweep, store)
+        on_change(status)
+        missing = status.keys(RunState.MISSING)
+        ticker = _Ticker(status, store, on_change)
+        if missing:
+            launcher.run(missing, settings, ticker)
+            idle_rounds = 0 if _has_changed(status, store) else idle_rounds + 1
+            if idle_rounds == MAX_IDLE_ROUNDS:
+                raise NoProgressError(f"{len(missing)} runs were started again and again in vain")
+        elif status.count(RunState.RUNNING):
+            _wait_for_change(status, store, ticker)
+        else:
+            return status
+
+
+class _Ticker:
+    """Looks at the store now and then, seldom enough to cost nothing."""
+
+    def __init__(
+        self, status: SweepStatus, store: RunStore, on_change: Callable[[SweepStatus], None]
+    ) -> None:
+        self.status, self.store, self.on_change = status, store, on_change
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        started = time.monotonic()
+        if started < self._next:
+            return
+        self.on_change(replace(self.status, states=_states(self.status.plan, self.store)))
+        ended = time.monotonic()
+        self._next = ended + max(WAIT_SECONDS, 50 * (ended - started))
+
+
+def _states(plan: Plan, store: RunStore) -> dict[str, RunState]:
+    return store.states(key.run_id for key in plan.keys)
+
+
+@dataclass(frozen=True)
+class _FinishedRun:
+    """What a sweep has to know of a record, which is far larger."""
+
+    key: RunKey
+    valid_accuracy: float
+    model_fingerprint: str | None
+
+    @property
+    def model_has_changed(self) -> bool:
+        """Whether the model is not what it was when the run was made; False if unknown."""
+        return self.model_fingerprint not in (None, model_fingerprint(self.key.model))
+
+
+def _check_records(plan: Plan, store: RunStore, problems: list[str]) -> list[_FinishedRun]:
+    """Check a plan's finished records, and return what matters of them."""
+    return [
+        _FinishedRun(record.key, record.valid_accuracy, record.environment.get("model_fingerprint"))
+        for record in store.load_all((key.run_id for key in plan.keys), problems)
+    ]
+
+
+def _find_doubts(finished: Sequence[_FinishedRun]) -> tuple[str, ...]:
+    """Say of which models the code or a default has changed since their runs were made."""
+    changed = Counter(run.key.model for run in finished if run.model_has_changed)
+    return tuple(
+        f"{model} has changed since {count} of the finished runs shown here; to compute them anew, "
+        "use another runs directory or rename the model"
+        for model, count in changed.items()
+    )
+
+
+def _diverged(plan: Plan, store: RunStore) -> dict[str, float]:
+    """Return a validation accuracy of 0 for every run that diverged, by run id."""
+    failed = {key.run_id for key in plan.keys} & set(store.run_ids(RunState.FAILED))
+    return {run_id: 0.0 for run_id in failed if store.failure(run_id).kind == "diverged"}
+
+
+def _has_changed(status: SweepStatus, store: RunStore) -> bool:
+    return _states(status.plan, store) != status.states
+
+
+def _wait_for_change(status: SweepStatus, store: RunStore, tick: Tick) -> None:
+    """Wait for a run that someone else computes to end, or its worker to die."""
+    while not _has_changed(status, store):
+        tick()
+        time.sleep(WAIT_SECONDS)

@@ -1,0 +1,444 @@
+"""Our runs as Markdown tables, each a function of the records alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from equiscale.analysis.comparison import compare_published, published_accuracy
+from equiscale.analysis.summaries import find_variants, reported_runs, summarize_accuracy
+from equiscale.core.spec import Scenario
+from equiscale.data.catalog import CARDS
+from equiscale.models.base import list_models, model_card
+from equiscale.report.style import order_datasets
+from equiscale.runs.key import protocol_changes
+from study import claims
+from study.evidence import (
+    FEWEST,
+    NONE,
+    TRANSFER,
+    Evidence,
+    correlation,
+    markdown_table,
+    measured,
+    percent,
+    published_nine,
+    ratio,
+)
+
+CONFUSED = (("mnist", Scenario.SMALL_TO_LARGE), ("emoji", Scenario.LARGE_TO_SMALL))
+
+
+def models(evidence: Evidence) -> str:
+    """Accuracy on the unseen sizes of emoji, and cost, of every model that was run."""
+    rows = []
+    for name in list_models():
+        cells = [evidence.cells.get(("emoji", scenario.value, name)) for scenario in TRANSFER]
+        if any(cells):
+            rows.append((name, "", cells))
+    for (name, changes), found in evidence.changed_cells.items():
+        rows.append((name, changes, [found.get(scenario.value) for scenario in TRANSFER]))
+    rows.sort(key=lambda row: (row[2].count(None), -_mean_of_cells(row[2])))
+    headings = ["model", "parameters", *(s.value for s in TRANSFER), "training step", "inference"]
+    means = (_best_published("emoji", scenario) for scenario in TRANSFER)
+    best = ["*best published mean*", NONE, *means, NONE, NONE]
+    return markdown_table(headings, [*(_model_row(evidence, *row) for row in rows), best])
+
+
+def _mean_of_cells(cells: Sequence[Any]) -> float:
+    return float(np.mean([cell["mean"] for cell in cells if cell]))
+
+
+def _model_row(evidence: Evidence, name: str, changes: str, cells: Sequence[Any]) -> list[str]:
+    cost = evidence.costs.get(name, {})
+    accuracies = [NONE if cell is None else _with_seeds(cell) for cell in cells]
+    ratios = [ratio(cost.get(key)) for key in ("training_step_ratio", "inference_ratio")]
+    label = f"`{name}`, {changes}" if changes else f"`{name}`"
+    return [label, f"{model_card(name).count_parameters():,}", *accuracies, *ratios]
+
+
+def _with_seeds(cell: Mapping[str, Any]) -> str:
+    spread = "" if cell["std"] is None else f" ± {percent(cell['std'])}"
+    return f"{percent(cell['mean'])}{spread} ({cell['runs']})"
+
+
+def _best_published(dataset: str, scenario: Scenario) -> str:
+    return f"*{percent(published_nine(dataset, scenario)['mean'][0])}*"
+
+
+def published(evidence: Evidence) -> str:
+    """Every cell that is published and that we ran, of the paper's protocol."""
+    compared = compare_published(evidence.data.cells).filter("same_rate")
+    rows = []
+    for row in compared.iter_rows(named=True):
+        deviation = row["difference"] / row["published_std"]
+        theirs = f"{percent(row['published'])} ± {percent(row['published_std'])}"
+        within = "yes" if row["near"] else "**no**"
+        cell = [row["dataset"], row["scenario"], f"`{row['model']}`", row["runs"]]
+        shown = percent(row["mean"]), theirs, f"{deviation:+.1f}", within
+        rows.append([*cell, *shown, f"{row['near_runs']} of {row['runs']}"])
+    headings = ["dataset", "scenario", "model", "our seeds", "ours", "published mean ± sd"]
+    table = markdown_table([*headings, "difference in sd", "within 2 sd", "single runs"], rows)
+    cells, runs = (compared[name].sum() for name in ("near", "near_runs"))
+    verdict = (
+        f"The means of {cells} of {len(rows)} cells and {runs} of {compared['runs'].sum()} single "
+        "runs lie within two published standard deviations of the published mean."
+    )
+    return f"{table}\n{verdict}\n"
+
+
+def others(evidence: Evidence) -> str:
+    """Every cell without a published counterpart: our models, datasets and controls."""
+    known = set(published_accuracy().select("dataset", "scenario", "model", "lr").iter_rows())
+    cells = summarize_accuracy(reported_runs(evidence.runs.table))
+    variants = find_variants(cells["model"])
+    rows = []
+    for row in cells.filter(~pl.col("model").is_in(variants)).iter_rows(named=True):
+        cell = (row["dataset"], row["scenario"], row["model"])
+        changes = protocol_changes(row["protocol"])
+        if (*cell, row["learning_rate"]) not in known or changes:
+            model = f"`{row['model']}`" + (f", {changes}" if changes else "")
+            each = ", ".join(percent(value) for value in row["accuracies"])
+            rows.append([*cell[:2], model, f"{row['learning_rate']:g}", percent(row["mean"]), each])
+    return markdown_table(["dataset", "scenario", "model", "lr", "mean", "all seeds"], rows)
+
+
+def transfer(evidence: Evidence) -> str:
+    """Every cell of scale_channels, beside standard and the best published one."""
+    rows = []
+    for dataset in evidence.data.datasets:
+        everywhere = evidence.cells.get((dataset, Scenario.ALL_TO_ALL.value, "scale_channels"))
+        for scenario in TRANSFER:
+            cell = evidence.cells.get((dataset, scenario.value, "scale_channels"))
+            if cell is not None:
+                each = ", ".join(percent(value) for value in cell["accuracies"])
+                nine = published_nine(dataset, scenario)
+                best = f"{percent(nine['mean'][0])}, `{nine['model'][0]}`" if len(nine) else NONE
+                bound = NONE if everywhere is None else percent(everywhere["mean"])
+                plain = percent(evidence.mean(dataset, scenario, "standard"))
+                own = percent(cell["mean"]), each, bound
+                rows.append([dataset, scenario.value, *own, plain, best])
+    headings = ["dataset", "scenario", "mean", "all seeds", "trained on all sizes"]
+    return markdown_table([*headings, "`standard`", "best published mean"], rows)
+
+
+SHOWN_SIZES = (17, 20, 24, 32, 48, 56, 64)
+NEAR = 0.02
+
+
+def channel_sizes(evidence: Evidence) -> str:
+    """Accuracy of scale_channels at some object sizes, and where it is far from its best."""
+    rows = []
+    for dataset in evidence.data.datasets:
+        for scenario in TRANSFER:
+            mean = evidence.curve(dataset, scenario, "scale_channels")
+            if mean is not None:
+                trained = float(np.mean([mean[size] for size in scenario.train_sizes]))
+                far = [size for size in scenario.test_sizes if mean[size] < trained - NEAR]
+                shown = [percent(mean[size]) for size in SHOWN_SIZES]
+                ends = f"{len(far)}: {_spans(far)}" if far else "0"
+                rows.append([dataset, scenario.value, percent(trained), *shown, ends])
+    headings = ["dataset", "scenario", "trained sizes", *(f"{size} px" for size in SHOWN_SIZES)]
+    return markdown_table([*headings, "unseen sizes more than two points below the trained"], rows)
+
+
+def _spans(sizes: Sequence[int]) -> str:
+    """Return sorted sizes in words.
+
+    Examples:
+        >>> _spans([17, 18, 19, 40])
+        '17–19, 40'
+    """
+    spans: list[list[int]] = []
+    for size in sorted(sizes):
+        if spans and size == spans[-1][-1] + 1:
+            spans[-1].append(size)
+        else:
+            spans.append([size])
+    return ", ".join(f"{s[0]}–{s[-1]}" if len(s) > 1 else f"{s[0]}" for s in spans)
+
+
+def batch_norm(evidence: Evidence) -> str:
+    """Accuracy of networks with and without normalisation, wrapped and not."""
+    rows = measured("batch_norm")
+    wrappers = list(dict.fromkeys(row["wrapper"] for row in rows))
+    found = {(row["norm"], row["wrapper"]): row["accuracies"] for row in rows}
+    lines = [
+        [norm, *(_range(found[norm, wrapper]) for wrapper in wrappers)]
+        for norm in dict.fromkeys(row["norm"] for row in rows)
+    ]
+    return markdown_table(["normalisation", *wrappers], lines)
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{percent(float(np.mean(values)))} ({percent(min(values))} to {percent(max(values))})"
+
+
+def ablations(evidence: Evidence) -> str:
+    """Runs of scale_channels in which one thing was changed, beside those as it is."""
+    own = [cell for cell in evidence.cells if cell[2].startswith("scale_channels")]
+    columns = _columns({cell[:2] for cell in own if cell[2] != "scale_channels"})
+    rows = []
+    for name in sorted({cell[2] for cell in own}):
+        cells = [evidence.cells.get((*column, name)) for column in columns]
+        changed = _options(name.removeprefix("scale_channels").strip())
+        rows.append([changed, *(NONE if cell is None else _with_seeds(cell) for cell in cells)])
+    return markdown_table(["changed", *_headings(columns)], rows)
+
+
+def _columns(asked: Set[tuple[str, str]]) -> list[tuple[str, Scenario]]:
+    """Return those datasets and transfer scenarios that were asked, in their usual order."""
+    datasets = order_datasets(sorted({dataset for dataset, _ in asked}))
+    return [
+        (d, scenario) for d in datasets for scenario in TRANSFER if (d, scenario.value) in asked
+    ]
+
+
+def _headings(columns: Sequence[tuple[str, Scenario]]) -> list[str]:
+    return [f"{dataset}, {scenario.value}" for dataset, scenario in columns]
+
+
+def stopping(evidence: Evidence) -> str:
+    """How the accuracy of scale_channels goes with the epochs before it stopped improving.
+
+    All its runs on emoji count, but those that pad or pool in another way.
+    """
+    runs = evidence.runs.table.filter(
+        pl.col("model").str.starts_with("scale_channels"),
+        ~pl.col("model").str.contains("padding|pool"),
+        pl.col("dataset") == "emoji",
+    )
+    rows = []
+    for scenario in TRANSFER:
+        own = runs.filter(pl.col("scenario") == scenario.value)
+        if len(own) >= FEWEST:
+            best, valid = (sorted(own[name]) for name in ("best_epoch", "valid_accuracy"))
+            span = f"{best[0]}–{best[-1]}", f"{percent(valid[0])}–{percent(valid[-1])}"
+            rows.append([scenario.value, *span, correlation(own, "best_epoch")])
+    headings = ["scenario", "best epoch", "validation", "r of best epoch and accuracy"]
+    return markdown_table(headings, rows)
+
+
+def _options(text: str) -> str:
+    """Return the options of a variant as a person would write them."""
+    given = json.loads(text) if text else {}
+    return ", ".join(f"`{name}={_rounded(value)}`" for name, value in given.items()) or "nothing"
+
+
+def _rounded(value: object) -> str:
+    if isinstance(value, list):
+        return f"({', '.join(map(_rounded, value))})"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def channel_pooling(evidence: Evidence) -> str:
+    """Answers of trained scale channels combined in other ways, from `perf/channels.py`."""
+    del evidence
+    frame = pl.DataFrame(measured("channels"))
+    means = frame.group_by("label", "dataset", "scenario", maintain_order=True).agg(
+        pl.col("accuracy").mean(), pl.len()
+    )
+    found = {row[:3]: f"{percent(row[3])} ({row[4]})" for row in means.iter_rows()}
+    columns = _columns(set(frame.select("dataset", "scenario").iter_rows()))
+    rows = [
+        [label, *(found.get((label, *column), NONE) for column in columns)]
+        for label in dict.fromkeys(frame["label"])
+    ]
+    best = ["*best published mean*", *(_best_published(*column) for column in columns)]
+    return markdown_table(["pooling and factors", *_headings(columns)], [*rows, best])
+
+
+def channels_alone(evidence: Evidence) -> str:
+    """Each channel asked by itself on mnist small2large, from `perf/channels.py`."""
+    del evidence
+    runs = pl.DataFrame(measured("channels_alone"))
+    chosen = runs.filter(dataset="mnist", scenario="small2large", seed=1)
+    rows = [
+        [
+            f"{row['size']} px",
+            *(
+                f"{percent(accuracy)} ({row['size'] * factor:.0f} px, {_two_digits(certainty)})"
+                for factor, accuracy, certainty in zip(
+                    row["factors"], row["alone"], row["certainty_when_wrong"], strict=True
+                )
+            ),
+            percent(row["accuracy"]),
+            "{} as {}: {}".format(*row["errors"][0]) if row["errors"] else NONE,
+        ]
+        for row in chosen.iter_rows(named=True)
+    ]
+    factors = [f"copy × {factor:.2f}" for factor in runs["factors"][0]]
+    return markdown_table(["digit", *factors, "mixture", "most frequent error"], rows)
+
+
+def _two_digits(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
+
+
+def confusions(evidence: Evidence) -> str:
+    """What scale_channels takes for what at unseen sizes, where it misses most."""
+    rows = []
+    for dataset, scenario in CONFUSED:
+        for record in evidence.records("scale_channels", dataset, scenario):
+            found, tested = record.predictions, scenario.test_sizes
+            wrong = np.isin(found.object_sizes, tested) & (found.predicted != found.labels)
+            pairs = Counter(zip(found.labels[wrong], found.predicted[wrong], strict=True))
+            names = CARDS[dataset].class_names
+            common = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:5]
+            shown = ", ".join(f"{names[a]} as {names[b]}: {count}" for (a, b), count in common)
+            asked = int(np.isin(found.object_sizes, tested).sum())
+            errors = f"{wrong.sum()} of {asked}"
+            rows.append([dataset, scenario.value, record.key.seed, errors, shown])
+    headings = ["dataset", "scenario", "seed", "errors at unseen sizes", "most frequent"]
+    return markdown_table(headings, rows)
+
+
+def costs(evidence: Evidence) -> str:
+    """Time, memory and operations of every model, measured side by side."""
+    rows = [
+        [
+            f"`{name}`",
+            ratio(row["training_step_ratio"]),
+            ratio(row["inference_ratio"]),
+            f"{row['peak_memory_mb']:.0f}",
+            f"{row['forward_gflop']:.1f}",
+        ]
+        for name, row in evidence.costs.items()
+    ]
+    headings = ["model", "training step", "inference", "peak memory, MB", "GFLOP"]
+    return markdown_table(headings, rows)
+
+
+LAYER_LABELS = {
+    "training step": "training step, `{}` / `standard`",
+    "inference": "inference, `{}` / `standard`",
+    "inference without compiled code": "inference without compiled code, `{}` / `standard`",
+    "forward and backward, 64×64": "one layer 16→32 at 64×64, dense gradient, {} pooling / Conv2d",
+    "unpooled stack, to direct's": "unpooled stack 16→32 at 64×64, {} / direct",
+    "peak memory above standard's (MB)": "peak memory of a step, `{}` above `standard` (MB)",
+}
+
+
+def layer_cost(evidence: Evidence) -> str:
+    """What the scaled convolution costs, from `perf/layer.py`."""
+    del evidence
+    rows = []
+    for row in [*measured("layer_networks"), *measured("layer_layer"), *measured("layer_memory")]:
+        if row["model"] not in ("standard", "Conv2d", "direct"):
+            value = row.get("ratio", row.get("megabytes"))
+            rows.append([LAYER_LABELS[row["what"]].format(row["model"]), f"{value:.2g}"])
+    for row in measured("layer_sizes"):
+        if row["method"] == "spectral" and row["n"] >= 128:
+            what = f"one layer 16→32 forward at {row['n']}×{row['n']}, pixel pooling / Conv2d"
+            rows.append([what, f"{row['ratio']:.2g}"])
+    return markdown_table(["what", "measured"], rows)
+
+
+def layer_choices(evidence: Evidence) -> str:
+    """What `auto` makes of many shapes, from `perf/layer.py shapes`."""
+    del evidence
+    rows = []
+    for row in measured("layer_shapes"):
+        options = dict(row["layer"])
+        channels = f"{options.pop('in_channels')}→{options.pop('out_channels')}"
+        layer = f"{channels}, k = {options.pop('kernel_size')}"
+        layer += "".join(f", {name} {_listed(value)}" for name, value in options.items())
+        shape = "×".join(map(str, row["input"]))
+        rows.append([layer, shape, f"{row['spectral']:.2g}", f"{row['auto/best']:.2f}"])
+    return markdown_table(["layer", "input", "spectral / direct", "auto / the better"], rows)
+
+
+STEPS = 214_380
+"""Training steps of 16 images per epoch of all runs of one model that the paper reports."""
+
+EMOJI_STEPS = 36
+"""Those of an epoch of emoji, all2all excepted: 36 icons at 16 sizes."""
+
+EPOCHS, BESIDE_TRAINING = 40, 1.3
+"""Assumed: epochs of a run, and what validation and test add to the time of training."""
+
+
+def whole_paper(evidence: Evidence) -> str:
+    """What all runs of the paper cost on CPU cores."""
+    fastest = _standard_on_emoji(evidence)["median_train_seconds"].min()
+    standard = float(fastest) / EMOJI_STEPS  # type: ignore[arg-type]
+    days = {
+        name: evidence.costs[name]["training_step_ratio"]
+        * standard
+        * (STEPS * EPOCHS * BESIDE_TRAINING / 86_400)
+        for name in list_models("paper")
+    }
+    rows = [
+        [f"`{name}`", ratio(evidence.costs[name]["training_step_ratio"]), f"{value:.0f}"]
+        for name, value in days.items()
+    ]
+    table = markdown_table(["model", "one step, to `standard`", "all its runs, core-days"], rows)
+    total = sum(days.values())
+    verdict = (
+        f"With a step of `standard` at {standard:.2f} seconds, its fastest run here, that makes "
+        f"{total:.0f} core-days: {total / 64:.1f} days on 64 cores, {24 * total / 1000:.0f} hours "
+        f"on 1,000. `conv3d` alone is {days['conv3d']:.0f} of them."
+    )
+    return f"{table}\n{verdict}\n"
+
+
+def _standard_on_emoji(evidence: Evidence) -> pl.DataFrame:
+    """Return the runs of `standard` whose epochs have the same images, as many and as they are."""
+    return evidence.data.reported.filter(
+        pl.col("model") == "standard", pl.col("dataset") == "emoji", pl.col("scenario") != "all2all"
+    )
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def epochs(evidence: Evidence) -> str:
+    """Time of an epoch over that of standard, ours beside the paper's Table 2."""
+    costs = evidence.data.costs.filter(pl.col("epoch_ratio").is_not_null())
+    timed = {(row["dataset"], row["model"]): row for row in costs.iter_rows(named=True)}
+    rows = []
+    for dataset in order_datasets(costs["dataset"].to_list()):
+        for row in (timed[dataset, m] for m in list_models() if (dataset, m) in timed):
+            names = ("train_ratio", "epoch_ratio", "published_ratio")
+            rows.append([dataset, f"`{row['model']}`", *(ratio(row[name]) for name in names)])
+    table = markdown_table(["dataset", "model", "training", "with validation", "published"], rows)
+    times = _standard_on_emoji(evidence)["median_epoch_seconds"].sort()
+    remark = (
+        f"In {len(times)} runs of `standard` on emoji the median epoch took {times[0]:.1f} to "
+        f"{times[-1]:.1f} seconds."
+    )
+    return f"{table}\n{remark}\n"
+
+
+BLOCKS = {
+    "results": models,
+    "published": published,
+    "others": others,
+    "transfer": transfer,
+    "channel-sizes": channel_sizes,
+    "batch-norm": batch_norm,
+    "ablations": ablations,
+    "stopping": stopping,
+    "channel-pooling": channel_pooling,
+    "channels-alone": channels_alone,
+    "confusions": confusions,
+    "costs": costs,
+    "layer-cost": layer_cost,
+    "layer-choices": layer_choices,
+    "epochs": epochs,
+    "whole-paper": whole_paper,
+    "winners": claims.winners,
+    "directions": claims.directions,
+    "ends": claims.ends,
+    "published-directions": claims.published_directions,
+    "equivariance": claims.equivariance,
+    "slice-selection": claims.slice_selection,
+    "pixel-selection": claims.pixel_selection,
+}
+"""Tables by the name that marks their place in the pages."""

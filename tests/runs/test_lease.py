@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from equiscale.runs.lease import (
+    LeaseLostError,
+    Owner,
+    is_alive,
+    read_owner,
+    read_progress,
+    try_lease,
+)
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from equiscale.runs.lease import try_lease
+lease = try_lease(Path(sys.argv[1]))
+print("leaseed" if lease else "refused", flush=True)
+time.sleep(60)
+"""
+
+
+def start_holder(directory: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "leaseed\n"
+    return process
+
+
+def test_a_living_lease_is_respected_and_a_killed_one_taken_over(tmp_path: Path) -> None:
+    holder = start_holder(tmp_path)
+    try:
+        assert try_lease(tmp_path) is None
+        owner = read_owner(tmp_path)
+        assert owner is not None
+        assert owner.pid == holder.pid
+    finally:
+        holder.kill()
+    holder.wait()
+    assert holder.stdout is not None
+    holder.stdout.close()
+    lease = try_lease(tmp_path)
+    assert lease is not None
+    assert lease.number == 2
+
+
+def test_of_many_at_once_exactly_one_wins(tmp_path: Path) -> None:
+    for round_number in range(20):
+        directory = tmp_path / str(round_number)
+        with ThreadPoolExecutor(8) as pool:
+            leases = list(pool.map(lambda _: try_lease(directory), range(8)))  # noqa: B023
+        assert sum(lease is not None for lease in leases) == 1
+
+
+def test_of_many_that_take_over_a_dead_lease_exactly_one_wins(tmp_path: Path) -> None:
+    for round_number in range(20):
+        directory = tmp_path / str(round_number)
+        first = try_lease(directory)
+        assert first is not None
+        first.release()
+        with ThreadPoolExecutor(8) as pool:
+            leases = list(pool.map(lambda _: try_lease(directory), range(8)))  # noqa: B023
+        assert [lease.number for lease in leases if lease] == [2]
+
+
+def elsewhere(directory: Path) -> None:
+    """Make the lease look as if a process of another machine had it."""
+    path = directory / "lease-1"
+    touched = path.stat().st_mtime
+    path.write_text(json.dumps({**json.loads(path.read_text()), "machine": "other", "pid": 1}))
+    os.utime(path, (touched, touched))
+
+
+def test_a_silent_lease_of_another_machine_ends_with_its_lease(tmp_path: Path) -> None:
+    lease = try_lease(tmp_path)
+    assert lease is not None
+    elsewhere(tmp_path)
+    assert is_alive(tmp_path, lease_seconds=60)
+    past = time.time() - 61
+    os.utime(tmp_path / "lease-1", (past, past))
+    assert not is_alive(tmp_path, lease_seconds=60)
+    assert try_lease(tmp_path, lease_seconds=60) is not None
+
+
+def test_a_living_process_of_this_machine_keeps_its_lease_after_a_sleep(tmp_path: Path) -> None:
+    assert try_lease(tmp_path, lease_seconds=60) is not None
+    past = time.time() - 3600
+    os.utime(tmp_path / "lease-1", (past, past))
+    assert try_lease(tmp_path, lease_seconds=60) is None
+
+
+def test_a_beating_lease_of_another_machine_lives_on(tmp_path: Path) -> None:
+    lease = try_lease(tmp_path, lease_seconds=1.2)
+    assert lease is not None
+    elsewhere(tmp_path)
+    lease.report(epoch=3)
+    with lease.kept_alive():
+        for _ in range(8):
+            time.sleep(0.2)
+            assert try_lease(tmp_path, lease_seconds=1.2) is None
+    assert read_progress(tmp_path) == {"epoch": 3}
+
+
+def test_one_who_slept_too_long_is_told(tmp_path: Path) -> None:
+    sleeper = try_lease(tmp_path, lease_seconds=60)
+    assert sleeper is not None
+    elsewhere(tmp_path)
+    past = time.time() - 61
+    os.utime(tmp_path / "lease-1", (past, past))
+    assert try_lease(tmp_path, lease_seconds=60) is not None
+    with pytest.raises(LeaseLostError, match="taken over"):
+        sleeper.check()
+
+
+def test_an_incomplete_lease_counts_until_its_lease_ends(tmp_path: Path) -> None:
+    """A power cut may leave an empty file: nobody may be shut out for ever."""
+    (tmp_path / "lease-1").touch()
+    assert try_lease(tmp_path, lease_seconds=60) is None
+    past = time.time() - 61
+    os.utime(tmp_path / "lease-1", (past, past))
+    assert try_lease(tmp_path, lease_seconds=60) is not None
+
+
+def test_a_process_number_used_again_is_not_the_owner() -> None:
+    owner = Owner.current()
+    assert not owner.is_dead
+    if owner.started:
+        assert Owner(owner.machine, owner.host, owner.pid, "0").is_dead

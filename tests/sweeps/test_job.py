@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+import torch
+
+from equiscale import load_dataset
+from equiscale.core.errors import OptionError
+from equiscale.models.checkpoint import load_model
+from equiscale.runs.errors import RunsError
+from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.record import Measurement, RunRecord
+from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps.job import (
+    JobSettings,
+    ModelDataError,
+    Watcher,
+    build_run_model,
+    check_model,
+    load_run_dataset,
+    run_job,
+)
+from equiscale.sweeps.measurements import MEASUREMENTS
+from equiscale.training.loop import InterruptedRunError
+
+MakeKey = Callable[..., RunKey]
+MakeSettings = Callable[..., JobSettings]
+
+
+class Zygote(Protocol):
+    def start(self, key: RunKey, settings: JobSettings) -> int: ...
+    def wait(self) -> int: ...
+    def kill_after(self, seconds: float, pid: int) -> int: ...
+
+
+def run(key: RunKey, settings: JobSettings) -> RunRecord:
+    store = RunStore(settings.runs)
+    assert run_job(key, store, settings) is RunState.DONE
+    return store.load(key.run_id)
+
+
+def test_a_key_becomes_a_record(make_key: MakeKey, make_settings: MakeSettings) -> None:
+    record = run(make_key(), make_settings())
+    assert record.key == make_key()
+    assert len(record.history) == 4
+    assert record.history.train_loss[-1] < record.history.train_loss[0]
+    assert len(record.predictions.predicted) == 48 * 36
+    assert list(record.predictions.accuracy_per_size()) == list(range(17, 65))
+    assert len(record.timings["epoch_seconds"]) == 4
+    assert record.environment["torch"] == torch.__version__
+    text = str(record.to_files()["record.json"])
+    assert os.uname().nodename not in text
+    assert str(Path.home()) not in text.replace('"/"', "")
+
+
+def test_weights_of_the_record_give_its_predictions(
+    make_key: MakeKey, make_settings: MakeSettings
+) -> None:
+    record = run(make_key(), make_settings())
+    directory = RunStore(make_settings().runs).directory(record.key.run_id)
+    model = load_model(directory / "weights.safetensors", allow_import=True)
+    dataset = load_run_dataset(record.key, make_settings().sources)
+    assert model.class_names == dataset.class_names
+    with torch.inference_mode():
+        predicted = model(dataset.select("test").images[:64]).argmax(1)
+    assert predicted.tolist() == record.predictions.predicted[:64].tolist()
+
+
+def test_same_key_same_record(
+    make_key: MakeKey, make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    first = run(make_key(), make_settings())
+    torch.manual_seed(2)
+    again = run(make_key(), make_settings(runs=str(tmp_path / "again")))
+    assert again.science_hash == first.science_hash
+    other = run(make_key(seed=2), make_settings())
+    assert other.science_hash != first.science_hash
+
+
+def test_learning_rates_of_one_seed_start_from_the_same_weights(
+    make_key: MakeKey, make_settings: MakeSettings
+) -> None:
+    dataset = load_run_dataset(make_key(), make_settings().sources)
+    one, other = (build_run_model(make_key(learning_rate=lr), dataset) for lr in (1e-3, 1e-2))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.slow
+def test_killed_at_many_random_moments_and_still_the_identical_record(
+    make_key: MakeKey, make_settings: MakeSettings, tmp_path: Path, zygote: Zygote
+) -> None:
+    delays = random.Random(5)
+    kills = 0
+    for seed in (1, 2):
+        key = make_key(
+            seed=seed,
+            protocol=TrainingProtocol(max_epochs=6, reshuffle=True, augmentation="shift"),
+        )
+        settings = make_settings()
+        started = time.monotonic()
+        zygote.start(key, dataclasses.replace(settings, runs=str(tmp_path / "whole")))
+        assert zygote.wait() == 0
+        longest = (time.monotonic() - started) / 6
+        whole = RunStore(tmp_path / "whole").load(key.run_id)
+        store = RunStore(settings.runs)
+        while store.state(key.run_id) is not RunState.DONE:
+            pid = zygote.start(key, settings)
+            killed = zygote.kill_after(delays.uniform(0, longest), pid) == signal.SIGKILL
+            kills += killed and store.state(key.run_id) is not RunState.DONE
+            longest *= 1.1
+        record = store.load(key.run_id)
+        assert record.science_hash == whole.science_hash
+        assert not store.quarantined()
+    assert kills >= 6
+
+
+def test_a_run_goes_on_from_its_checkpoint(make_key: MakeKey, make_settings: MakeSettings) -> None:
+    key, settings = make_key(), make_settings()
+    store = RunStore(settings.runs)
+    epochs: list[int] = []
+    watcher = Watcher(lambda p: epochs.append(p.epoch), should_stop=lambda: len(epochs) == 2)
+    with pytest.raises(InterruptedRunError):
+        run_job(key, store, settings, watcher)
+    assert store.state(key.run_id) is RunState.MISSING
+    run_job(key, store, settings, Watcher(lambda p: epochs.append(p.epoch)))
+    assert epochs == [1, 2, 3, 4]
+    assert store.load(key.run_id).timings["sessions"] == 2
+
+
+def test_a_closed_pipe_of_the_display_is_not_a_failure_of_the_run(
+    make_key: MakeKey, make_settings: MakeSettings
+) -> None:
+    def fail(_: object) -> None:
+        raise BrokenPipeError
+
+    settings = make_settings()
+    store = RunStore(settings.runs)
+    with pytest.raises(InterruptedRunError, match="could not be shown"):
+        run_job(make_key(), store, settings, Watcher(on_epoch=fail))
+    assert store.state(make_key().run_id) is RunState.MISSING
+
+
+def test_one_run_is_never_computed_by_two(
+    make_key: MakeKey, make_settings: MakeSettings, zygote: Zygote
+) -> None:
+    key, settings = make_key(model_options={"pause": 0.002}), make_settings()
+    store = RunStore(settings.runs)
+    zygote.start(key, settings)
+    deadline = time.monotonic() + 20
+    while store.state(key.run_id) is not RunState.RUNNING:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert run_job(key, store, settings) is RunState.RUNNING
+    assert zygote.wait() == 0
+    assert run_job(key, store, settings) is RunState.DONE
+    assert store.load(key.run_id).timings["sessions"] == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "reason"),
+    [
+        ("Diverging", "diverged", "DivergedError: training diverged in epoch 1"),
+        ("Raising", "error", "RuntimeError: no such luck"),
+    ],
+)
+def test_a_failed_run_keeps_its_reason(
+    make_key: MakeKey, make_settings: MakeSettings, model: str, kind: str, reason: str
+) -> None:
+    key, settings = make_key(model=f"tiny_models:{model}"), make_settings()
+    store = RunStore(settings.runs)
+    assert run_job(key, store, settings) is RunState.FAILED
+    failure = store.failure(key.run_id)
+    assert failure.kind == kind
+    assert failure.reason.startswith(reason)
+    assert "Traceback" in failure.traceback
+    assert "_train_epoch" in failure.traceback
+    assert run_job(key, store, settings) is RunState.FAILED
+    assert not store.run_ids(RunState.DONE)
+
+
+def test_measurements_land_in_the_record(
+    make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MEASUREMENTS, "_entries", {})
+    MEASUREMENTS.add("data", lambda model, dataset: Measurement({"classes": dataset.num_classes}))
+    MEASUREMENTS.add("not applicable", lambda model, dataset: None)
+    record = run(make_key(), make_settings())
+    assert {name: m.values for name, m in record.measurements.items()} == {"data": {"classes": 36}}
+
+
+def test_a_measurement_that_cannot_be_stored_is_a_failure_of_the_run(
+    make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MEASUREMENTS, "_entries", {})
+    MEASUREMENTS.add("odd", lambda model, dataset: Measurement({"x": float("nan")}))
+    settings = make_settings()
+    assert run_job(make_key(), RunStore(settings.runs), settings) is RunState.FAILED
+
+
+def test_another_dataset_of_the_same_name_is_refused(
+    make_key: MakeKey, make_settings: MakeSettings
+) -> None:
+    key = make_key(dataset_hash="00" * 32)
+    sources = {"00" * 32: next(iter(make_settings().sources.values()))}
+    with pytest.raises(OptionError, match="use the same file on every machine"):
+        load_run_dataset(key, sources)
+
+
+def test_models_that_cannot_take_the_dataset(make_key: MakeKey, emoji_file: Path) -> None:
+    dataset = load_dataset(emoji_file)
+    check_model(make_key(), dataset)
+    with pytest.raises(ModelDataError, match=r"cannot take the images of 'emoji' \[1, 1, 64, 64\]"):
+        check_model(make_key(model="tiny_models:colour_only"), dataset)
+    with pytest.raises(ModelDataError, match=r"returns \[1, 7\] .* 36 classes: expected \[1, 36\]"):
+        check_model(make_key(model="tiny_models:seven_classes"), dataset)
+    with pytest.raises(ModelDataError, match="no parameters that could be trained"):
+        check_model(make_key(model="torch.nn:Identity"), dataset)
+
+
+def test_a_full_disk_stops_the_run_but_is_not_its_fault(
+    make_key: MakeKey,
+    make_settings: MakeSettings,
+    mount_disk: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    small_disk = mount_disk("160k")
+    settings = make_settings(runs=str(small_disk / "runs"))
+    store, key = RunStore(settings.runs), make_key()
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 100_000)
+    with pytest.raises(RunsError, match="No space left"):
+        run_job(key, store, settings)
+    assert store.state(key.run_id) is RunState.MISSING
+    ballast.unlink()
+    shutil.rmtree(store.root / "active")
+    subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
+    record = run(key, settings)
+    assert record.science_hash == run(key, make_settings()).science_hash

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from equiscale.core.errors import OptionError
+from equiscale.core.spec import Scenario
+from equiscale.runs.errors import RunsError
+from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.store import Failure, RunState, RunStore
+from equiscale.sweeps import launch
+from equiscale.sweeps.grid import DatasetChoice, ModelChoice, Sweep
+from equiscale.sweeps.job import JobSettings
+from equiscale.sweeps.launch import LaunchError, LocalLauncher
+from equiscale.sweeps.request import SweepStatus, inspect_sweep, run_sweep
+
+MakeKey = Callable[..., RunKey]
+MakeSettings = Callable[..., JobSettings]
+
+
+@pytest.fixture
+def grid(emoji: DatasetChoice) -> Sweep:
+    names = ("TinyNet", "Raising", "Deadly")
+    return Sweep(
+        models=tuple(ModelChoice(f"tiny_models:{name}") for name in names),
+        datasets=(emoji,),
+        scenarios=(Scenario.MID_TO_REST,),
+        seeds=(1,),
+        protocol=TrainingProtocol(max_epochs=2),
+    )
+
+
+class NoLauncher:
+    """Must not be needed."""
+
+    slots = 1
+
+    def run(self, *_: object) -> None:
+        raise AssertionError("started a run")
+
+
+def test_a_sweep_ends_although_runs_fail_and_a_second_call_starts_none(
+    grid: Sweep, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "MAX_DEATHS", 2)
+    settings = make_settings()
+    store = RunStore(settings.runs)
+    seen: list[SweepStatus] = []
+    launcher = LocalLauncher(workers=1, threads=1)
+    status = run_sweep(grid, store, launcher, settings, seen.append)
+    assert status.count(RunState.DONE) == 1
+    reasons = {key.model: store.failure(key.run_id) for key in status.keys(RunState.FAILED)}
+    assert reasons["tiny_models:Raising"].reason == "RuntimeError: no such luck"
+    died = reasons["tiny_models:Deadly"]
+    assert died.kind == "died"
+    assert died.reason == "2 worker processes died during this run (exit code -9)"
+    assert seen[0].count(RunState.MISSING) == 3
+    assert {record.environment["threads"] for record in store.load_all()} == {1}
+    again = run_sweep(grid, store, NoLauncher(), settings)
+    assert again.states == status.states
+
+
+def test_workers_that_cannot_start_are_not_started_for_ever(
+    make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "equiscale.py").write_text("raise RuntimeError('broken installation')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(LaunchError, match="broken installation"):
+        LocalLauncher(workers=1).run([make_key()], make_settings(), lambda: None)
+
+
+def test_a_store_that_cannot_be_written_stops_the_sweep(
+    make_key: MakeKey, make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    with pytest.raises(RunsError, match="cannot use the runs directory"):
+        LocalLauncher(workers=1).run([make_key()], make_settings(), lambda: None)
+
+
+def test_workers_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "available_cores", lambda: 8)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert LocalLauncher().slots == 8
+    assert LocalLauncher(workers=2)._environment(0, 2)["OMP_NUM_THREADS"] == "4"
+    assert LocalLauncher(workers=2, threads=3)._environment(0, 2)["OMP_NUM_THREADS"] == "3"
+    gpus = LocalLauncher(gpus=2, per_gpu=3)
+    assert gpus.slots == 6
+    dealt = [gpus._environment(index, 6)["CUDA_VISIBLE_DEVICES"] for index in range(6)]
+    assert dealt == ["0", "1", "0", "1", "0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert gpus._environment(1, 6)["CUDA_VISIBLE_DEVICES"] == "7"
+    with pytest.raises(OptionError, match="workers must be an integer of at least 1, got 0"):
+        LocalLauncher(workers=0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="these are settings of glibc")
+@pytest.mark.parametrize("own", [None, "65536"])
+def test_a_worker_keeps_freed_memory_unless_the_user_wants_otherwise(
+    own: str | None,
+    make_key: MakeKey,
+    make_settings: MakeSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.delenv("MALLOC_MMAP_MAX_", raising=False)
+    if own:
+        monkeypatch.setenv("MALLOC_MMAP_MAX_", own)
+    key, settings = make_key(model="tiny_models:tell_allocator"), make_settings()
+    LocalLauncher(workers=1).run([key], settings, lambda: None)
+    expected = [("MALLOC_MMAP_MAX_", own or "0"), ("MALLOC_TRIM_THRESHOLD_", "8589934592")]
+    reason = RunStore(settings.runs).failure(key.run_id).reason
+    assert reason.endswith(f"RuntimeError: {expected}"), reason
+
+
+def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[bytes]:
+    options = "--models tiny_models:TinyNet --scenarios mid2rest,all2all --seeds 2 --epochs 6"
+    command = [sys.executable, "-m", "equiscale", "sweep", *options.split(), "--workers", "1"]
+    return subprocess.Popen(
+        [*command, "--data", emoji.source, "--runs", str(results)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_leaves_no_workers_and_two_more_share_the_rest(
+    emoji: DatasetChoice, tmp_path: Path
+) -> None:
+    store = RunStore(tmp_path / "runs")
+    killed = start_sweep(emoji, store.root)
+    wait_for(lambda: bool(store.run_ids(RunState.RUNNING)))
+    owner = store.owner(store.run_ids(RunState.RUNNING)[0])
+    assert owner is not None
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    wait_for(lambda: owner.is_dead)
+    with contextlib.ExitStack() as stack:
+        sweeps = [start_sweep(emoji, store.root) for _ in range(2)]
+        for sweep in sweeps:
+            stack.enter_context(sweep)
+            stack.callback(sweep.kill)  # whatever happens
+        assert [sweep.wait(300) for sweep in sweeps] == [0, 0]
+    sessions = [record.timings["sessions"] for record in store.load_all()]
+    assert len(sessions) == 4
+    assert sorted(sessions)[:3] == [1, 1, 1]
+    assert max(sessions) <= 2
+    assert not list((store.root / "active").iterdir())
+
+
+def test_divergence_counts_as_zero_in_the_choice_of_the_rate_and_other_failures_block(
+    grid: Sweep, make_settings: MakeSettings
+) -> None:
+    store = RunStore(make_settings().runs)
+    paper = replace(grid, models=grid.models[:1], select_learning_rate=True, seeds=(1, 2, 3))
+    plan = inspect_sweep(paper, store).plan
+    assert len(plan.keys) == 6
+    for key in plan.keys:
+        lease = store.lease(key)
+        assert lease is not None
+        store.fail(Failure(key, "diverged", "nan"), lease)
+    assert set(inspect_sweep(paper, store).plan.chosen.values()) == {1e-3}
+    store.forget_failures([plan.keys[0].run_id])
+    lease = store.lease(plan.keys[0])
+    assert lease is not None
+    store.fail(Failure(plan.keys[0], "error", "out of memory"), lease)
+    assert inspect_sweep(paper, store).plan.chosen == {}

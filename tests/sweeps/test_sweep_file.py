@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from equiscale.sweeps.grid import ModelChoice
+from equiscale.sweeps.sweep_file import SweepFileError, SweepRequest, read_sweep_file
+
+GOOD = """
+models = ["standard", "kanazawa"]
+data = "emoji"
+scenarios = ["mid2rest"]
+seeds = 3
+select_learning_rate = true
+
+[training]
+batch_size = 32
+reshuffle = true
+
+[options.kanazawa]
+max_exponent = 3
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "sweep.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_complete_file(tmp_path: Path) -> None:
+    assert read_sweep_file(write(tmp_path, GOOD)) == SweepRequest(
+        models=("standard", "kanazawa"),
+        data=("emoji",),
+        scenarios=("mid2rest",),
+        seeds=(1, 2, 3),
+        select_learning_rate=True,
+        training={"batch_size": 32, "reshuffle": True},
+        options={"kanazawa": {"max_exponent": 3}},
+    )
+
+
+def test_an_empty_file_asks_for_the_defaults(tmp_path: Path) -> None:
+    assert read_sweep_file(write(tmp_path, "")) == SweepRequest()
+
+
+def test_seeds_and_rates_can_be_lists(tmp_path: Path) -> None:
+    request = read_sweep_file(write(tmp_path, "seeds = [7, 9]\nlearning_rates = [1, 1e-2]"))
+    assert request.seeds == (7, 9)
+    assert request.learning_rates == (1.0, 0.01)
+    request = read_sweep_file(write(tmp_path, "learning_rates = 'published'"))
+    assert request.learning_rates == "published"
+
+
+def test_variants_of_a_model(tmp_path: Path) -> None:
+    text = "[[options.xu]]\n[[options.xu]]\nscales = 3\n[options.disco]\nsigma = 0.5"
+    request = read_sweep_file(write(tmp_path, text))
+    assert request.variants("xu") == [ModelChoice("xu", {}), ModelChoice("xu", {"scales": 3})]
+    assert request.variants("disco") == [ModelChoice("disco", {"sigma": 0.5})]
+    assert request.variants("standard") == [ModelChoice("standard", {})]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("data = 'emoji'\nmodel = 'xu'", 2, "unknown key 'model'; did you mean 'models'"),
+        (
+            "\n\nseeds = 'many'",
+            3,
+            "seeds must be a number of seeds, or a list of seeds, got 'many'",
+        ),
+        ("seeds = 0", 1, "must be at least 1"),
+        ("seeds = [1, true]", 1, "got True"),
+        ("models = [1]", 1, "models must be a text or a list of texts, got 1"),
+        ("select_learning_rate = 1", 1, "must be true or false, got 1"),
+        ("learning_rates = ['x']", 1, "must be a number"),
+        ("training = 3", 1, "training must be a table"),
+        (
+            "[training]\npatience = 3\nbatch = 3",
+            3,
+            "unknown key 'batch'; did you mean 'batch_size'",
+        ),
+        ("[training]\nbatch_size = 2.5", 2, "batch_size must be a whole number"),
+        ("seeds = 2\n[training]\noptimizer = 'adm'", 3, "did you mean 'adam'"),
+        ("training.patience = -1", 1, "patience must be a whole number"),
+        ("training = { patience = -1 }", 1, "patience must be a whole number"),
+        ("[options]\nxu = 3", 2, "xu must be a table"),
+        ("[options]\nxu = []", 2, "xu must be a table"),
+        ("[options]\nxu = [{a = 1}, 2]", 2, "xu must be a table, or tables [[options.…]], got 2"),
+        ("[[options.xu]]\na = 1\n[[options.xu]]\nb = nan", 4, "a text, a finite number"),
+        ("[options.xu]\na = 1\n[option.xu]", 3, "unknown key 'option'"),
+        ("seeds = 1\na = = 1", 2, "Invalid value"),
+        ("# seeds = 4\nseeds = 'x'", 2, "seeds must be"),
+        ("models = 'a#b' # seeds = 4\nseeds = 'x' # why", 2, "seeds must be"),
+        ("seeds = 1\nlearning_rates = [1e-3, -1]", 2, "must be positive and finite, got -1"),
+        ("learning_rates = nan", 1, "must be positive and finite"),
+        ("models = 'xu'\nseeds = [1, -1]", 2, "a whole number of at least 0, got -1"),
+        ("[options.xu]\na = 1\n[options.'m:N']\na = 2024-01-01", 4, "a text, a finite number"),
+        ("[options.'m:N']\nb = 1\na = nan", 3, "a text, a finite number"),
+    ],
+)
+def test_a_mistake_names_its_line(tmp_path: Path, text: str, line: int, problem: str) -> None:
+    with pytest.raises(SweepFileError) as caught:
+        read_sweep_file(write(tmp_path, text))
+    assert problem in str(caught.value)
+    assert f"line {line}" in str(caught.value)
+    assert "sweep.toml" in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SweepFileError, match=r"nowhere\.toml"):
+        read_sweep_file(tmp_path / "nowhere.toml")
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SweepFileError, match="cannot read"):
+        read_sweep_file(path)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from equiscale.core.errors import MissingExtraError, OptionError
+from equiscale.runs.key import RunKey
+from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps import track_mlflow, track_tensorboard
+from equiscale.sweeps.job import JobSettings, Watcher, run_job
+from equiscale.sweeps.tracking import check_trackers
+from equiscale.training.loop import InterruptedRunError
+
+MakeKey = Callable[..., RunKey]
+MakeSettings = Callable[..., JobSettings]
+
+
+def run_in_two_sessions(key: RunKey, settings: JobSettings) -> RunStore:
+    """Stop a run after two of its four epochs, then let it go on."""
+    store = RunStore(settings.runs)
+    epochs: list[int] = []
+    watcher = Watcher(lambda p: epochs.append(p.epoch), should_stop=lambda: len(epochs) == 2)
+    with pytest.raises(InterruptedRunError):
+        run_job(key, store, settings, watcher)
+    assert run_job(key, store, settings) is RunState.DONE
+    return store
+
+
+@pytest.mark.needs("tensorboard")
+def test_tensorboard_shows_every_epoch_once(make_key: MakeKey, make_settings: MakeSettings) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    key, settings = make_key(), make_settings(track=("tensorboard",))
+    store = run_in_two_sessions(key, settings)
+    record = store.load(key.run_id)
+    (directory,) = (store.root / "tracking" / "tensorboard").iterdir()
+    events = EventAccumulator(str(directory)).Reload()
+    losses = events.Scalars("loss/train")
+    assert [event.step for event in losses] == [1, 2, 3, 4]
+    assert [event.value for event in losses] == pytest.approx(record.history.train_loss)
+    assert [event.value for event in events.Scalars("accuracy/test")] == pytest.approx(
+        [record.test_accuracy]
+    )
+    assert len(events.Scalars("accuracy/test per object size")) == 48
+
+
+@pytest.mark.needs("mlflow")
+@pytest.mark.filterwarnings("ignore")  # mlflow's own
+def test_mlflow_has_one_run_per_run(
+    make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    key, settings = make_key(), make_settings(track=("mlflow",))
+    store = run_in_two_sessions(key, settings)
+    client = track_mlflow._create_client(store.root / "tracking" / "mlflow")
+    experiment = client.get_experiment_by_name("equiscale")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["seed"] == "1"
+    assert run.data.metrics["test_accuracy"] == store.load(key.run_id).test_accuracy
+    losses = client.get_metric_history(run.info.run_id, "train_loss")
+    assert sorted(metric.step for metric in losses) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("module", [track_mlflow, track_tensorboard])
+def test_a_missing_library_is_named_before_anything_runs(
+    module: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"equiscale\[track\]"):
+        module.check_installed()  # type: ignore[attr-defined]
+
+
+def test_unknown_tracker() -> None:
+    with pytest.raises(OptionError, match="did you mean 'tensorboard'"):
+        check_trackers(["tensorbord"])
+
+
+def test_nothing_is_tracked_by_default(
+    make_key: MakeKey, make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    run_job(make_key(), RunStore(tmp_path / "runs"), make_settings())
+    assert not (tmp_path / "runs" / "tracking").exists()
