@@ -20,7 +20,9 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 EXTERNAL = {
     "https://arxiv.org/abs/2211.10288",
+    "https://benchmark.ini.rub.de",
     "https://keepachangelog.com/en/1.1.0/",
+    "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370/published-archive.html",
     "https://zenodo.org/records/6578038",
 }
 """Links that leave the repository, to be opened before a release; tests need no network."""

@@ -131,6 +131,25 @@ def test_broken_label_line_is_quoted(source: Path, bad: str) -> None:
         build_aerial(source, num_instances=2)
 
 
+def test_label_file_that_is_no_text_is_named(source: Path) -> None:
+    rewrite(source / "val" / "DOTA-v1.5_val.zip", "P0006.txt", b"imagesource:\xff")
+    with pytest.raises(SourceError, match=r"P0006\.txt: found no text"):
+        build_aerial(source, num_instances=2)
+
+
+def test_other_archives_of_the_download_do_not_matter(source: Path, aerial: StirArrays) -> None:
+    """The release also has upright boxes of the same names, and test images without labels."""
+    labels = source / "train" / "DOTA-v1.5_train_hbb.zip"
+    with zipfile.ZipFile(labels, "w") as archive:
+        archive.writestr(
+            "P0000.txt", "imagesource:GoogleEarth\ngsd:0.1\n" + line(9, 9, 70, 70, "plane")
+        )
+    (source / "test").mkdir()
+    with zipfile.ZipFile(source / "test" / "part1.zip", "w") as archive:
+        archive.writestr("images/P0099.png", png([], "RGB"))
+    assert build_aerial(source, num_instances=2).content_hash == aerial.content_hash
+
+
 def test_missing_archives_are_named(source: Path) -> None:
     (source / "val" / "DOTA-v1.5_val.zip").unlink()
     with pytest.raises(SourceError, match=r"no DOTA-v1\.5_val\.zip"):

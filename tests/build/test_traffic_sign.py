@@ -130,6 +130,25 @@ def test_every_photo_is_decoded_once(source: Path, monkeypatch: pytest.MonkeyPat
     assert len(decoded) == len(set(decoded)) == 6
 
 
+def test_archives_may_keep_their_official_names(source: Path, signs: StirArrays) -> None:
+    for name in ARCHIVES:
+        (source / name).rename(source / f"mtsd_v2_fully_annotated_images.{name}")
+    assert build_traffic_sign(source, 2).content_hash == signs.content_hash
+
+
+def test_sign_across_the_border_of_a_panorama_is_left_out(source: Path, signs: StirArrays) -> None:
+    """Its box starts right of where it ends, and comes in two parts."""
+    path = next(source.rglob("photo0.json"))
+    annotation = json.loads(path.read_text())
+    across = sign("k10", "regulatory--stop--g1", (400.0, 0.0, 100.0, 300.0))
+    left = {"xmin": 400.0, "ymin": 0.0, "xmax": 500.0, "ymax": 300.0}
+    right = {"xmin": 0.0, "ymin": 0.0, "xmax": 100.0, "ymax": 300.0}
+    across["bbox"]["cross_boundary"] = {"left": left, "right": right}
+    annotation["objects"].append(across)
+    path.write_text(json.dumps({**annotation, "width": 500, "height": 400, "ispano": True}))
+    assert build_traffic_sign(source, 2).content_hash == signs.content_hash
+
+
 def test_workers_do_not_change_the_result(source: Path, signs: StirArrays) -> None:
     assert build_traffic_sign(source, 2, workers=2).content_hash == signs.content_hash
 

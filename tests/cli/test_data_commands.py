@@ -139,6 +139,7 @@ def test_folder_is_built_and_previewed(run: Command, cache: Path, tmp_path: Path
         (("download", "signs"), "'signs' is not published"),
         (("download", "nothing"), "unknown dataset 'nothing'"),
         (("build", "mnist", "--source", "absent"), "absent: found nothing, expected a directory"),
+        (("build", "gtsrb", "--source", "absent"), "absent: found nothing, expected a directory"),
         (("build", "folder", "--source", ".", "--name", "a/b"), "name 'a/b'"),
         (("build", "emoji", "--out", "/dev/null/a.npz"), "cannot write /dev/null/a.npz"),
     ],

@@ -60,7 +60,7 @@ def test_unpublished_dataset_names_its_build(tmp_path: Path) -> None:
 
 def test_unknown_name_lists_near_matches_and_own_files(tmp_path: Path) -> None:
     (tmp_path / "mine.npz").touch()
-    with pytest.raises(UnknownNameError, match=r"did you mean 'emoji'.*signs, mine"):
+    with pytest.raises(UnknownNameError, match=r"did you mean 'emoji'.*gtsrb, mine"):
         locate_dataset("emojis", tmp_path)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from equiscale.build.choosing import Choice, build_from_photos, deal_largest
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import BadPictureError, Box, Cutting, Photo, PhotoObject, read_header
-from equiscale.build.sources import find_files, index_members
+from equiscale.build.sources import find_files, index_members, read_text
 from equiscale.core.errors import SourceError
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import StirArrays
@@ -78,7 +78,7 @@ def _read_objects(
 
 def _read_labels(labels: Photo, photo: Photo) -> Iterator[PhotoObject]:
     """Yield the upright objects that lie well inside a colour image of Google Earth."""
-    lines = _read_lines(labels)
+    lines = [line.strip() for line in read_text(labels).splitlines()]
     if not lines or lines[0] != _SOURCE_LINE + _WANTED_SOURCE:
         return
     width, height, mode = read_header(photo)
@@ -89,14 +89,6 @@ def _read_labels(labels: Photo, photo: Photo) -> Iterator[PhotoObject]:
             label, box, angle = _parse_line(labels, line)
             if abs(angle) < _MAX_ANGLE and _lies_well_inside(box, width, height):
                 yield PhotoObject(photo, box, label, f"{labels.member}/{number}")
-
-
-def _read_lines(labels: Photo) -> list[str]:
-    try:
-        with labels.open() as file:
-            return [line.strip() for line in file.read().decode("ascii").splitlines()]
-    except UnicodeDecodeError as error:
-        raise SourceError(labels, f"no text ({error.reason})", "ASCII lines") from error
 
 
 def _parse_line(labels: Photo, line: str) -> tuple[str, Box, float]:

@@ -23,6 +23,9 @@ _LOGGER = logging.getLogger(__name__)
 Slots = Mapping[tuple[int, int, int], PhotoObject]
 """The object of each (split, class, instance)."""
 
+Track = list[PhotoObject]
+"""Objects that show the same thing."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -102,6 +105,88 @@ def deal_largest(
             source, f"usable objects per class: {found}", f"{needed} of a class, in three splits"
         )
     return Choice(tuple(names), num_instances, slots)
+
+
+def deal_tracks(
+    training: Iterable[PhotoObject],
+    test: Iterable[PhotoObject],
+    track_of: Callable[[PhotoObject], str],
+    size_of: Callable[[PhotoObject], float],
+    class_names: tuple[str, ...],
+    num_instances: int,
+    source: Path,
+) -> Choice:
+    """Choose objects of which some show the same thing, so that no such track is in two splits.
+
+    The training objects are for train and valid. Each split takes the largest object of every
+    track of a class, then the second largest of every track, and so on.
+
+    Args:
+        training: What train and valid are chosen from.
+        test: What test is chosen from.
+        track_of: Tells objects of a class that show the same thing.
+        size_of: Tells how large an object is.
+        class_names: The classes. Each must have enough objects.
+        num_instances: Objects per class and split.
+        source: Named if there are too few.
+    """
+    check_num_instances(num_instances)
+    tracks = [_group_tracks(objects, track_of, size_of) for objects in (training, test)]
+    slots: dict[tuple[int, int, int], PhotoObject] = {}
+    missing: list[str] = []
+    for label, name in enumerate(class_names):
+        parts = (*_halve_tracks(tracks[0][name], num_instances), tracks[1][name])
+        chosen = [_spread(part, size_of)[:num_instances] for part in parts]
+        if any(len(objects) < num_instances for objects in chosen):
+            missing.append(f"{name}: {'+'.join(str(len(objects)) for objects in chosen)}")
+        for split, objects in enumerate(chosen):
+            slots |= {(split, label, instance): item for instance, item in enumerate(objects)}
+    if missing:
+        raise TooFewInstancesError(
+            source,
+            f"usable objects in train+valid+test: {', '.join(missing)}",
+            f"{num_instances} of every class in every split, and no track in two splits",
+        )
+    return Choice(class_names, num_instances, slots)
+
+
+def _group_tracks(
+    objects: Iterable[PhotoObject],
+    track_of: Callable[[PhotoObject], str],
+    size_of: Callable[[PhotoObject], float],
+) -> defaultdict[str, list[Track]]:
+    """Return the tracks of each class in order; the largest object of a track comes first."""
+    tracks: dict[tuple[str, str], Track] = defaultdict(list)
+    for item in objects:
+        tracks[item.label, track_of(item)].append(item)
+    classes: defaultdict[str, list[Track]] = defaultdict(list)
+    for label, track in sorted(tracks):
+        found = sorted(tracks[label, track], key=lambda item: (-size_of(item), item.key))
+        classes[label].append(found)
+    return classes
+
+
+def _halve_tracks(tracks: Iterable[Track], num_instances: int) -> tuple[list[Track], list[Track]]:
+    """Deal whole tracks to train and valid, the longest first.
+
+    A track goes to the split with fewer objects until both have enough. From then on, it goes to
+    the split with fewer tracks.
+    """
+    train: list[Track] = []
+    valid: list[Track] = []
+    for track in sorted(tracks, key=len, reverse=True):
+        poorer = min(
+            train, valid, key=lambda part: (min(sum(map(len, part)), num_instances), len(part))
+        )
+        poorer.append(track)
+    return train, valid
+
+
+def _spread(tracks: Iterable[Track], size_of: Callable[[PhotoObject], float]) -> list[PhotoObject]:
+    """Return the first object of every track by size, then the second of every track, and so on."""
+    ranked = [(rank, item) for track in tracks for rank, item in enumerate(track)]
+    ranked.sort(key=lambda pair: (pair[0], -size_of(pair[1]), pair[1].key))
+    return [item for _, item in ranked]
 
 
 def _report_skipped(photos: Collection[Photo]) -> None:

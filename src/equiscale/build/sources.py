@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -37,19 +38,28 @@ def open_archive(path: Path) -> zipfile.ZipFile:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
 
 
+def list_members(path: Path) -> list[str]:
+    """Return the names of an archive's members."""
+    with open_archive(path) as archive:
+        return archive.namelist()
+
+
 def index_members(path: Path, suffix: str) -> dict[str, Photo]:
     """Return the members of an archive that end so, by their stem, without reading them."""
-    with open_archive(path) as archive:
-        members = [name for name in archive.namelist() if name.endswith(suffix)]
+    members = (name for name in list_members(path) if name.endswith(suffix))
     return {PurePosixPath(member).stem: Photo(path, member) for member in members}
 
 
-def read_text(path: Path) -> str:
-    """Return a text file's content."""
+def read_text(path: Path | Photo) -> str:
+    """Return the content of a text file, or of a text in an archive."""
+    place = path if isinstance(path, Photo) else Photo(path)
     try:
-        return path.read_text(encoding="utf-8")
+        with place.open() as file:
+            return file.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise SourceError(path, f"no text ({error.reason})", "UTF-8") from error
+    except (zipfile.BadZipFile, zlib.error) as error:
+        raise SourceError(path, f"a damaged text ({error})", "one that can be unpacked") from error
     except OSError as error:
         raise SourceError(path, f"nothing readable ({error.strerror})", "a text file") from error
 

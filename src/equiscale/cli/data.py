@@ -225,6 +225,22 @@ def aerial(
 
 
 @build_app.command()
+def gtsrb(
+    source: Source,
+    out: Out = None,
+    instances: Instances = None,
+    skip_bad: SkipBad = False,
+    workers: Workers = None,
+    force: Force = False,
+) -> None:
+    """Build from the German Traffic Sign Recognition Benchmark (zips in place, or unpacked)."""
+    from equiscale.build.gtsrb import build_gtsrb
+
+    with _building("gtsrb", out, workers, force) as job:
+        job.write(build_gtsrb(source, instances, skip_bad, job.workers, job.report))
+
+
+@build_app.command()
 def folder(
     source: Source,
     name: Annotated[str, typer.Option(help="How the dataset is called.")],

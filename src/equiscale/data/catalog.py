@@ -82,6 +82,12 @@ _SIGNS = (
     "roadworks railroad-crossing"
 )
 
+_GERMAN_SIGNS = (
+    "speed-limit-30 speed-limit-50 speed-limit-70 speed-limit-80 no-overtaking "
+    "priority-at-next-crossing priority-road yield stop danger slippery-road roadworks "
+    "traffic-signals children ahead-only keep-right"
+)
+
 _CARDS = (
     DatasetCard(
         name="emoji",
@@ -188,6 +194,25 @@ _CARDS = (
         published=False,
         build_hint="signs --source DIR",
         content_hash="4bbdcd632f9da460476e7743b15569dc7016246c47dc6a974fdf51d6b1386713",
+    ),
+    DatasetCard(
+        name="gtsrb",
+        title="STIR recipe: German traffic signs",
+        description="16 traffic signs in photos, only ever scaled down. The photos end shortly "
+        "beyond the sign: around small signs, most of the image repeats the photo's edge.",
+        class_names=tuple(_GERMAN_SIGNS.split()),
+        num_classes=16,
+        num_instances=25,
+        channels=3,
+        license="research use; photos: German Traffic Sign Recognition Benchmark",
+        source="http://benchmark.ini.rub.de, GTSRB_Final_Training_Images.zip, "
+        "GTSRB_Final_Test_Images.zip and GTSRB_Final_Test_GT.zip",
+        citation=_STIR + "; J. Stallkamp, M. Schlipsing, J. Salmen, C. Igel, Man vs. computer: "
+        "Benchmarking machine learning algorithms for traffic sign recognition, Neural Networks "
+        "32, 2012",
+        date="2026-11-17",
+        published=False,
+        build_hint="gtsrb --source DIR",
     ),
 )
 for _card in _CARDS:

@@ -89,6 +89,7 @@ DATASET_LABELS = {
     "aerial": "Aerial",
     "signs": "Signs",
     "fashion": "Fashion-MNIST",
+    "gtsrb": "German traffic signs",
 }
 
 

@@ -1,0 +1,455 @@
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from equiscale.build import photos
+from equiscale.build.choosing import Choice, deal_tracks
+from equiscale.build.gtsrb import build_gtsrb
+from equiscale.build.photos import BadPictureError, Box, BoxError, Photo, PhotoObject
+from equiscale.cli import main
+from equiscale.core.errors import OptionError, SourceError, TooFewInstancesError
+from equiscale.core.spec import OBJECT_SIZES
+from equiscale.data.catalog import CARDS
+from equiscale.data.schema import StirArrays, read_arrays
+
+NAMES = {
+    1: "speed-limit-30",
+    2: "speed-limit-50",
+    4: "speed-limit-70",
+    5: "speed-limit-80",
+    9: "no-overtaking",
+    11: "priority-at-next-crossing",
+    12: "priority-road",
+    13: "yield",
+    14: "stop",
+    18: "danger",
+    23: "slippery-road",
+    25: "roadworks",
+    26: "traffic-signals",
+    28: "children",
+    35: "ahead-only",
+    38: "keep-right",
+}
+UNWANTED = 3
+TRAINING = {  # width and height of the signs, by track and frame
+    "00000_00010": (96, 90),
+    "00000_00020": (80, 80),
+    "00000_00029": (70, 70),
+    "00001_00000": (86, 86),
+    "00002_00000": (66, 66),
+    "00002_00029": (75, 75),
+    "00003_00000": (68, 68),
+    "00004_00000": (63, 63),  # too small
+    "00005_00000": (120, 95),  # too far from a square
+}
+TEST = ((72, 72), (88, 88), (64, 64), (79, 79), (63, 70))
+HEADER = "Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId"
+MARGIN = 8
+GREY = (90, 90, 90)
+CHOSEN = {  # the frames of each split, with three signs per class
+    0: ["00000_00010", "00003_00000", "00000_00020"],
+    1: ["00001_00000", "00002_00029", "00002_00000"],
+}
+
+
+def colour(class_id: int) -> tuple[int, int, int]:
+    return 255 - 5 * class_id, 6 * class_id, 255 if class_id % 2 else 0
+
+
+def write_sign(path: Path, class_id: int, width: int, height: int) -> str:
+    """Write a photo of a sign, and return its row of the table."""
+    image = Image.new("RGB", (width + 2 * MARGIN, height + 2 * MARGIN), GREY)
+    image.paste(colour(class_id), (MARGIN, MARGIN, MARGIN + width, MARGIN + height))
+    image.save(path)
+    corners = (MARGIN, MARGIN, MARGIN + width, MARGIN + height, class_id)
+    return ";".join(map(str, (path.name, *image.size, *corners)))
+
+
+def write_table(path: Path, rows: list[str]) -> None:
+    path.write_text("\r\n".join([HEADER, *rows]) + "\r\n", newline="")
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The benchmark as its archives unpack, with the labels of the test photos beside them."""
+    source = tmp_path_factory.mktemp("gtsrb")
+    for class_id in (*NAMES, UNWANTED):
+        folder = source / "Final_Training" / "Images" / f"{class_id:05}"
+        folder.mkdir(parents=True)
+        rows = [
+            write_sign(folder / f"{frame}.ppm", class_id, *sides)
+            for frame, sides in TRAINING.items()
+        ]
+        write_table(folder / f"GT-{class_id:05}.csv", rows)
+    folder = source / "Final_Test" / "Images"
+    folder.mkdir(parents=True)
+    signs = [(class_id, sides) for sides in TEST for class_id in (*NAMES, UNWANTED)]
+    rows = [
+        write_sign(folder / f"{number:05}.ppm", class_id, *sides)
+        for number, (class_id, sides) in enumerate(signs)
+    ]
+    write_table(folder / "GT-final_test.csv", rows)
+    return source
+
+
+@pytest.fixture
+def source(intact: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return shutil.copytree(intact, tmp_path / "unpacked")
+
+
+@pytest.fixture
+def zipped(intact: Path, tmp_path: Path) -> Path:
+    """The three archives as they are downloaded; the one of the test photos has no classes."""
+    directory = tmp_path / "zipped"
+    directory.mkdir()
+    images = intact / "Final_Test" / "Images"
+    with zipfile.ZipFile(directory / "GTSRB_Final_Training_Images.zip", "w") as archive:
+        archive.writestr("GTSRB/Readme-Images.txt", "about")
+        for path in sorted((intact / "Final_Training").rglob("*.*")):
+            archive.write(path, f"GTSRB/{path.relative_to(intact).as_posix()}")
+    with zipfile.ZipFile(directory / "GTSRB_Final_Test_Images.zip", "w") as archive:
+        rows = (images / "GT-final_test.csv").read_text().splitlines()
+        unlabelled = "\r\n".join(row.rpartition(";")[0] for row in rows)
+        archive.writestr("GTSRB/Final_Test/Images/GT-final_test.test.csv", unlabelled)
+        for path in sorted(images.glob("*.ppm")):
+            archive.write(path, f"GTSRB/Final_Test/Images/{path.name}")
+    with zipfile.ZipFile(directory / "GTSRB_Final_Test_GT.zip", "w") as archive:
+        archive.write(images / "GT-final_test.csv", "GT-final_test.csv")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def signs(intact: Path) -> StirArrays:
+    return build_gtsrb(intact, num_instances=1)
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[PhotoObject]:
+    """The signs that builds of this test choose; they are not really cut out."""
+    found: list[PhotoObject] = []
+
+    def cut(image: Any, item: PhotoObject, cutting: photos.Cutting) -> photos.Cutouts:
+        assert image.size == (item.box.width + 2 * MARGIN, item.box.height + 2 * MARGIN)
+        assert cutting.stretch
+        found.append(item)
+        rows = len(OBJECT_SIZES)
+        images = np.full((rows, 64, 64, 3), mark(item.key), np.uint8)
+        return photos.Cutouts(images, np.zeros((rows, 2), np.int64))
+
+    monkeypatch.setattr(photos, "cut_object", cut)
+    return found
+
+
+def mark(key: str) -> int:
+    """Return the grey that stands for a photo."""
+    return zlib.crc32(key.encode()) % 251
+
+
+def frames(chosen: list[PhotoObject], label: str, folder: str) -> list[str]:
+    keys = (Path(item.key) for item in chosen if item.label == label)
+    return [key.stem for key in keys if key.parts[0] == folder]
+
+
+def test_classes_are_those_of_the_card(signs: StirArrays) -> None:
+    assert signs.class_names == tuple(NAMES.values()) == CARDS["gtsrb"].class_names
+    assert signs.images.shape == (3, 48, 16, 1, 64, 64, 3)
+    assert signs.metadata["license"].startswith("research use")
+
+
+def test_signs_fill_their_boxes_and_the_edge_of_the_photo_is_continued(signs: StirArrays) -> None:
+    for split, row, label in np.ndindex(3, 48, 16):
+        size = 64 - row
+        left, top = signs.positions[split, row, label, 0]
+        image = signs.images[split, row, label, 0].astype(int)
+        wanted = colour(list(NAMES)[label])
+        is_sign = np.abs(image - wanted).max(axis=-1) < 40
+        assert is_sign[top + 1 : top + size - 1, left + 1 : left + size - 1].all()
+        is_grey = np.abs(image - GREY).max(axis=-1) < 3
+        is_grey[max(top - 4, 0) : top + size + 4, max(left - 4, 0) : left + size + 4] = True
+        assert is_grey.all()
+
+
+def test_archives_and_workers_do_not_change_the_result(zipped: Path, signs: StirArrays) -> None:
+    assert build_gtsrb(zipped, 1, workers=2).content_hash == signs.content_hash
+
+
+def test_outer_folder_and_labels_beside_it(
+    source: Path, tmp_path: Path, chosen: list[PhotoObject]
+) -> None:
+    build_gtsrb(source, num_instances=3)
+    expected = [(item.key, item.box, item.label) for item in chosen]
+    chosen.clear()
+    source.rename(tmp_path / "GTSRB")
+    labels = tmp_path / "GTSRB" / "Final_Test" / "Images" / "GT-final_test.csv"
+    labels.rename(tmp_path / "GT-final_test.csv")
+    build_gtsrb(tmp_path, num_instances=3)
+    assert [(item.key, item.box, item.label) for item in chosen] == expected
+
+
+def test_unpacked_files_are_preferred(
+    zipped: Path, intact: Path, chosen: list[PhotoObject]
+) -> None:
+    shutil.copytree(intact / "Final_Test", zipped / "GTSRB" / "Final_Test")
+    build_gtsrb(zipped, num_instances=1)
+    places = {(item.photo.path.suffix, item.key.partition("/")[0]) for item in chosen}
+    assert places == {(".zip", "Final_Training"), (".ppm", "Final_Test")}
+
+
+def test_whole_tracks_are_dealt_and_spread(source: Path, chosen: list[PhotoObject]) -> None:
+    """The longest track goes to train, the next two to valid, then train has fewer tracks."""
+    arrays = build_gtsrb(source, num_instances=3)
+    for label, name in enumerate(arrays.class_names):
+        assert frames(chosen, name, "Final_Training") == CHOSEN[0] + CHOSEN[1]
+        keys = {Path(item.key).stem: item.key for item in chosen if item.label == name}
+        for split, expected in CHOSEN.items():
+            marks = [mark(keys[frame]) for frame in expected]
+            assert arrays.images[split, 0, label, :, 0, 0, 0].tolist() == marks
+
+
+def test_largest_test_photos_of_a_class_are_chosen(source: Path, chosen: list[PhotoObject]) -> None:
+    build_gtsrb(source, num_instances=3)
+    for number, name in enumerate(NAMES.values()):
+        expected = [f"{place * (len(NAMES) + 1) + number:05}" for place in (1, 3, 0)]
+        assert frames(chosen, name, "Final_Test") == expected
+
+
+def test_order_of_the_rows_does_not_matter(source: Path, chosen: list[PhotoObject]) -> None:
+    before = build_gtsrb(source, num_instances=3).content_hash
+    for path in source.rglob("GT-*.csv"):
+        header, *rows = path.read_text().splitlines()
+        write_table(path, rows[::-1])
+        assert header == HEADER
+    assert build_gtsrb(source, num_instances=3).content_hash == before
+
+
+@pytest.mark.parametrize(
+    ("sides", "counts"),
+    [
+        ((64, 64), r"4\+4\+4"),
+        ((63, 64), r"4\+3\+4"),
+        ((100, 86), r"4\+4\+4"),
+        ((86, 100), r"4\+4\+4"),
+        ((100, 85), r"4\+3\+4"),  # 15 % is too much
+    ],
+)
+def test_which_boxes_are_suitable(
+    source: Path, sides: tuple[int, int], counts: str, chosen: list[PhotoObject]
+) -> None:
+    folder = source / "Final_Training" / "Images" / "00001"
+    row = write_sign(folder / "00009_00000.ppm", 1, *sides)
+    with (folder / "GT-00001.csv").open("a") as table:
+        table.write(row + "\n")
+    with pytest.raises(TooFewInstancesError, match=rf"test: speed-limit-30: {counts}, speed-.*-50"):
+        build_gtsrb(source, num_instances=5)
+    assert chosen == []
+
+
+def test_only_classes_without_enough_signs_are_counted(
+    source: Path, chosen: list[PhotoObject]
+) -> None:
+    table = source / "Final_Training" / "Images" / "00013" / "GT-00013.csv"
+    table.write_text("\n".join(table.read_text().splitlines()[:4]))  # only one track is left
+    with pytest.raises(
+        TooFewInstancesError,
+        match=r"train\+valid\+test: yield: 3\+0\+3, expected 3 of every class .* no track in two",
+    ):
+        build_gtsrb(source, num_instances=3)
+    assert chosen == []
+
+
+def test_number_of_instances_is_checked(intact: Path) -> None:
+    with pytest.raises(OptionError, match="0 instances"):
+        build_gtsrb(intact, num_instances=0)
+
+
+def item(track: int, frame: int, size: int) -> PhotoObject:
+    key = f"{track:05}_{frame:05}"
+    return PhotoObject(Photo(Path(f"{key}.ppm")), Box(0, 0, size, size), "sign", key)
+
+
+def deal(training: list[PhotoObject], count: int) -> Choice:
+    test = [item(100 + number, 0, 64) for number in range(count)]
+    return deal_tracks(
+        training,
+        test,
+        lambda sign: sign.key[:5],
+        lambda sign: sign.box.width,
+        ("sign",),
+        count,
+        Path("source"),
+    )
+
+
+def tracks_of(choice: Choice, split: int) -> Counter[str]:
+    return Counter(sign.key[:5] for place, sign in choice.slots.items() if place[0] == split)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_track_is_in_two_splits_and_signs_spread_evenly(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(1, 7, size=16)
+    training = [
+        item(track, frame, int(generator.integers(64, 200)))
+        for track, length in enumerate(lengths)
+        for frame in range(length)
+    ]
+    count = 20
+    choice = deal(training, count)
+    parts = [tracks_of(choice, split) for split in (0, 1)]
+    assert not parts[0].keys() & parts[1].keys()
+    assert len(parts[0] | parts[1]) == len(lengths)  # every track is used
+    for part in parts:
+        assert part.total() == count
+        most = max(part.values())
+        for track, used in part.items():
+            assert used >= min(most - 1, lengths[int(track)])
+
+
+def test_spare_tracks_go_where_tracks_are_few() -> None:
+    training = [item(0, frame, 70) for frame in range(30)]
+    training += [item(track, frame, 70) for track in range(1, 21) for frame in range(3)]
+    choice = deal(training, 25)
+    assert [len(tracks_of(choice, split)) for split in (0, 1)] == [11, 10]
+
+
+def test_exactly_enough_signs_are_split_evenly() -> None:
+    training = [
+        item(track, frame, 70)
+        for track, length in enumerate((6, 6, 5, 5, 4, 4))
+        for frame in range(length)
+    ]
+    choice = deal(training, 15)
+    assert [tracks_of(choice, split).total() for split in (0, 1, 2)] == [15, 15, 15]
+
+
+def break_photo(source: Path) -> None:
+    """Damage the largest photo of a class."""
+    path = source / "Final_Training" / "Images" / "00014" / "00000_00010.ppm"
+    path.write_bytes(path.read_bytes()[:700])
+
+
+def test_damaged_photo_is_named(source: Path) -> None:
+    break_photo(source)
+    with pytest.raises(BadPictureError, match=r"00014.00000_00010\.ppm: found a damaged picture"):
+        build_gtsrb(source, num_instances=1, workers=2)
+
+
+def test_damaged_photo_is_skipped_on_request(
+    source: Path, chosen: list[PhotoObject], caplog: pytest.LogCaptureFixture
+) -> None:
+    break_photo(source)
+    with caplog.at_level(logging.WARNING):
+        build_gtsrb(source, num_instances=3, skip_bad=True)
+    assert "skipped 1 damaged" in caplog.text
+    assert "00000_00010.ppm" in caplog.text
+    suitable = set(CHOSEN[0] + CHOSEN[1]) | {"00000_00029"}
+    found = set(frames(chosen, "stop", "Final_Training"))
+    assert found == suitable - {"00000_00010"}
+
+
+def edit(name: str, before: str, after: str) -> Callable[[Path], None]:
+    """Replace a text in a table."""
+
+    def spoil(root: Path) -> None:
+        path = next(root.rglob(name))
+        text = path.read_text()
+        assert before in text
+        path.write_text(text.replace(before, after, 1))
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (shutil.rmtree, "found nothing, expected a directory"),
+        (
+            lambda root: shutil.rmtree(root / "Final_Training"),
+            r"no Final_Training/Images/00001/GT-00001\.csv, .* GTSRB_Final_Training_Images\.zip",
+        ),
+        (
+            lambda root: next(root.rglob("GT-final_test.csv")).unlink(),
+            r"no GT-final_test\.csv, expected the classes .* GTSRB_Final_Test_GT\.zip",
+        ),
+        (
+            edit("GT-final_test.csv", ";ClassId", ""),
+            r"GT-final_test\.csv: found a broken row \(KeyError\('ClassId'\)\)",
+        ),
+        (edit("GT-00038.csv", "Roi.X2", "X2"), r"GT-00038\.csv: .*KeyError\('Roi\.X2'\)"),
+        (edit("GT-00038.csv", ";98;", ";wide;"), r"GT-00038\.csv: .*'wide'"),
+        (edit("GT-00038.csv", "112;106;8;8", "112"), r"GT-00038\.csv: found a broken row"),
+        (lambda root: next(root.rglob("GT-00038.csv")).write_bytes(b"\xff"), "found no text"),
+        (
+            lambda root: next((root / "Final_Test").rglob("00017.ppm")).unlink(),
+            r"GT-final_test\.csv: found no Final_Test/Images/00017\.ppm",
+        ),
+    ],
+)
+def test_broken_sources_are_named(source: Path, spoil: Any, message: str) -> None:
+    spoil(source)
+    with pytest.raises(SourceError, match=message):
+        build_gtsrb(source, num_instances=1)
+
+
+@pytest.mark.parametrize(
+    "box",
+    ["-1;8;95;98", "8;-1;104;89", "17;8;113;98", "8;17;104;107"],
+    ids=["x1", "y1", "x2", "y2"],
+)
+def test_box_outside_its_picture_is_named(source: Path, box: str) -> None:
+    edit("GT-00038.csv", ";8;8;104;98;", f";{box};")(source)
+    with pytest.raises(BoxError, match=r"GT-00038\.csv: .*00000_00010\.ppm, .* inside 112×106"):
+        build_gtsrb(source, num_instances=1)
+
+
+def test_archive_of_labels_is_needed(zipped: Path) -> None:
+    """The archive of the test photos has a table too, but no classes in it."""
+    (zipped / "GTSRB_Final_Test_GT.zip").unlink()
+    with pytest.raises(SourceError, match=r"no GT-final_test\.csv, .* GTSRB_Final_Test_GT\.zip"):
+        build_gtsrb(zipped)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_damaged_table_in_an_archive_is_named(zipped: Path, compression: int) -> None:
+    """The first byte is wrong, which the checksum or the decompression tells."""
+    path = zipped / "GTSRB_Final_Test_GT.zip"
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("GT-final_test.csv", HEADER)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"GT-final_test.csv") + len("GT-final_test.csv")] = 0xFF
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=r"GT\.zip:GT-final_test\.csv: found a damaged text"):
+        build_gtsrb(zipped)
+
+
+def test_damaged_archive_is_named(zipped: Path) -> None:
+    (zipped / "GTSRB_Final_Test_GT.zip").write_bytes(b"PK")
+    with pytest.raises(SourceError, match=r"GTSRB_Final_Test_GT\.zip: found a damaged archive"):
+        build_gtsrb(zipped)
+
+
+def test_command(
+    source: Path, tmp_path: Path, chosen: list[PhotoObject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_photo(source)
+    out = tmp_path / "signs.npz"
+    arguments = ["--source", source, "--out", out, "--instances", 2, "--workers", 1, "--skip-bad"]
+    monkeypatch.setattr(sys, "argv", ["equiscale", "data", "build", "gtsrb", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert read_arrays(out).images.shape[2:4] == (16, 2)
+    assert len(chosen) == 3 * 16 * 2
