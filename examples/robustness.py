@@ -70,7 +70,7 @@ model = nn.Sequential(
     nn.Flatten(),
     nn.Linear(16, dataset.num_classes),
 )
-train = dataset.select(Split.TRAIN, Scenario.MID_TO_REST.train_sizes)
+train = dataset.select(Split.TRAIN, Scenario.MID_TO_REST)
 optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
 for _ in range(40):
     for batch in torch.randperm(len(train)).split(32):
@@ -84,7 +84,7 @@ for _ in range(40):
 
 # %%
 accuracy = equiscale.metrics.accuracy_per_size(model, dataset)
-trained = Scenario.MID_TO_REST.train_sizes
+trained = Scenario.MID_TO_REST.train_sizes()
 for size in range(20, 65, 4):
     bar = "█" * round(30 * accuracy[size])
     print(f"{size} px {'*' if size in trained else ' '} {accuracy[size]:6.1%} {bar}")

@@ -70,7 +70,7 @@ def choose(logits: Tensor, factors: Iterable[float]) -> Tensor:
 
 def measure_run(record: RunRecord, directory: Path) -> Iterator[Row]:
     """Yield the accuracy of one run on its unseen sizes, per pooling and factors."""
-    tested = record.key.scenario.test_sizes
+    tested = record.key.scenario.test_sizes(record.predictions.sizes)
     part = load_dataset(record.key.dataset).select(Split.TEST, tested)
     model = load_model(directory / "weights.safetensors")
     assert isinstance(model, ScaleChannelNet)

@@ -33,7 +33,7 @@ def draw_headline(evidence: Evidence, path: Path) -> None:
 
 
 def _draw_panel(axis: mpl.axes.Axes, evidence: Evidence, scenario: Scenario) -> None:
-    trained = scenario.train_sizes
+    trained = scenario.train_sizes()
     axis.axvspan(min(trained), max(trained), color="#dddddd", linewidth=0)
     for name, style in style_models(MODELS).items():
         sizes = evidence.sizes("emoji", scenario, name)

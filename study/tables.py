@@ -138,8 +138,8 @@ def channel_sizes(evidence: Evidence) -> str:
         for scenario in TRANSFER:
             mean = evidence.curve(dataset, scenario, "scale_channels")
             if mean is not None:
-                trained = float(np.mean([mean[size] for size in scenario.train_sizes]))
-                far = [size for size in scenario.test_sizes if mean[size] < trained - NEAR]
+                trained = float(np.mean([mean[size] for size in scenario.train_sizes()]))
+                far = [size for size in scenario.test_sizes() if mean[size] < trained - NEAR]
                 shown = [percent(mean[size]) for size in SHOWN_SIZES]
                 ends = f"{len(far)}: {_spans(far)}" if far else "0"
                 rows.append([dataset, scenario.value, percent(trained), *shown, ends])
@@ -285,7 +285,7 @@ def confusions(evidence: Evidence) -> str:
     rows = []
     for dataset, scenario in CONFUSED:
         for record in evidence.records("scale_channels", dataset, scenario):
-            found, tested = record.predictions, scenario.test_sizes
+            found, tested = record.predictions, scenario.test_sizes()
             wrong = np.isin(found.object_sizes, tested) & (found.predicted != found.labels)
             pairs = Counter(zip(found.labels[wrong], found.predicted[wrong], strict=True))
             names = CARDS[dataset].class_names

@@ -393,7 +393,7 @@ def test_stray_files_beside_class_folders(folders: Path) -> None:
 @pytest.mark.parametrize("layout", list(SourceFormat))
 def test_empty_directory(tmp_path: Path, layout: SourceFormat) -> None:
     with pytest.raises(SourceError):
-        build_folder(tmp_path, replace(OPTIONS, layout=layout))
+        build_folder(tmp_path, replace(OPTIONS, source_format=layout))
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "emoji", ".x", "a b"])

@@ -67,7 +67,7 @@ def test_object_stays_on_the_canvas_and_the_canvas_in_the_photo(
 ) -> None:
     side = int(start + length + rest) + 1
     zoom = size / length
-    offset = draw_offset(start, start + length, zoom, side, np.random.default_rng(seed))
+    offset = draw_offset(start, start + length, zoom, side, 64, np.random.default_rng(seed))
     assert 0 <= offset <= 64 - size
     if side * zoom >= 66:  # there is a whole pixel of room, so rounding cannot forbid it
         assert start - offset / zoom >= -1e-3
@@ -77,21 +77,21 @@ def test_object_stays_on_the_canvas_and_the_canvas_in_the_photo(
 def test_resampling_a_part_equals_resampling_the_whole(photo: Image.Image) -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8))
     whole = noise.resize((128, 128), Image.Resampling.LANCZOS)
-    part = resample(noise, Box(40, 60, 168, 188), Background.EDGE)
+    part = resample(noise, Box(40, 60, 168, 188), 64, Background.EDGE)
     expected = np.asarray(whole)[30:94, 20:84].astype(int)
     assert np.abs(np.asarray(part).astype(int) - expected).max() <= 1
 
 
 def test_shrinking_is_antialiased() -> None:
     stripes = Image.fromarray(np.indices((640, 640)).sum(axis=0).astype(np.uint8) % 2 * 255)
-    shown = resample(stripes.convert("RGB"), Box(0, 0, 640, 640), Background.EDGE)
+    shown = resample(stripes.convert("RGB"), Box(0, 0, 640, 640), 64, Background.EDGE)
     assert np.ptp(np.asarray(shown)[8:-8, 8:-8].astype(int)) <= 2  # a checkerboard becomes grey
 
 
 @pytest.mark.parametrize(("background", "value"), [(Background.EDGE, 200), (Background.PLAIN, 0)])
 def test_beyond_the_border(background: Background, value: int) -> None:
     white = Image.new("RGB", (100, 100), (200, 200, 200))
-    shown = np.asarray(resample(white, Box(-100, -100, 156, 156), background))
+    shown = np.asarray(resample(white, Box(-100, -100, 156, 156), 64, background))
     assert (shown[:20, :20] == value).all()
     assert (shown[32:44, 32:44] == 200).all()
     assert (shown[-8:, -8:] == value).all()

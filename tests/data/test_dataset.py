@@ -28,7 +28,7 @@ def test_emoji_loads_from_its_file(emoji_file: Path) -> None:
     assert (dataset.name, dataset.channels) == ("emoji", 1)
     assert (dataset.num_classes, dataset.num_instances) == (36, 1)
     assert dataset.class_names[33] == "smile"
-    train = dataset.select(Split.TRAIN, Scenario.MID_TO_REST.train_sizes)
+    train = dataset.select(Split.TRAIN, Scenario.MID_TO_REST)
     assert train.images.shape == (16 * 36, 1, 64, 64)
     assert train.images.dtype == torch.float32
     assert [float(value) for value in train.images.aminmax()] == [0.0, 1.0]
@@ -64,7 +64,7 @@ def test_a_data_loader_batches_every_field(noise: StirDataset) -> None:
 
 
 def test_selecting_a_third_of_the_sizes_takes_a_third_of_the_memory(noise: StirDataset) -> None:
-    chosen = noise.select(Split.TRAIN, Scenario.SMALL_TO_LARGE.train_sizes)
+    chosen = noise.select(Split.TRAIN, "small2large")
     tracemalloc.start()
     images = chosen.images
     peak = tracemalloc.get_traced_memory()[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ CELL = ("protocol", "dataset", "scenario", "model")
 SIZES = tuple(sorted(OBJECT_SIZES))
 _REQUIRED = ("run_id", "model", "dataset", "scenario", "seed", "test_accuracy")
 _HASH_LETTERS = 8
+_SIZE_COLUMN = re.compile(r"accuracy_\d+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +45,7 @@ class RunSelection:
         example: Index of the object that the maps show.
         chosen: `[48, objects, channels]` kernel sizes by layer; object sizes ascend.
         maps: `[48, channels, height, width]` kernel sizes by layer, for pixel pooling.
+        sizes: The object sizes, 48 of them in the paper.
     """
 
     run_id: str
@@ -54,6 +57,7 @@ class RunSelection:
     example: int
     chosen: Mapping[str, NDArray[np.uint8]]
     maps: Mapping[str, NDArray[np.uint8]]
+    sizes: tuple[int, ...] = SIZES
 
     @property
     def last_layer(self) -> str:
@@ -233,9 +237,11 @@ def _read_table(path: Path) -> Runs:
     lacking = [name for name in _REQUIRED if name not in table.columns]
     if lacking:
         raise InputFileError(path, f"no column {', '.join(lacking)}", expected)
-    unknown = set(table["scenario"].unique()) - {scenario.value for scenario in Scenario}
-    if unknown:
-        raise InputFileError(path, f"the scenarios {sorted(map(str, unknown))}", expected)
+    for name in table["scenario"].unique():
+        try:
+            Scenario(name)
+        except ValueError:
+            raise InputFileError(path, f"the scenario {name!r}", expected) from None
     if table.is_empty():
         raise InputFileError(path, "no runs", expected)
     with _explained(path, expected):
@@ -281,8 +287,16 @@ def read_selection(record: RunRecord) -> RunSelection | None:
             example=values["example"],
             chosen=chosen,
             maps=maps,
+            sizes=tuple(map(int, arrays["object_sizes"])),
         )
     return None
+
+
+def sizes_of(table: pl.DataFrame) -> tuple[int, ...]:
+    """Return the object sizes at which these runs have an accuracy; those of the paper if none."""
+    columns = [name for name in table.columns if _SIZE_COLUMN.fullmatch(name)]
+    found = [int(name.partition("_")[2]) for name in columns if table[name].count()]
+    return tuple(sorted(found)) or SIZES
 
 
 def name_cells(selections: Iterable[RunSelection], table: pl.DataFrame) -> tuple[RunSelection, ...]:

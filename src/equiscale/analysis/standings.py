@@ -24,7 +24,6 @@ SCHEMA = {
     "model": pl.String,
     "source": pl.String,
     "runs": pl.Int64,
-    **{scenario.value: pl.Float64 for scenario in Scenario},
     "mean": pl.Float64,
     "gap": pl.Float64,
     "equivariance_error": pl.Float64,
@@ -124,7 +123,7 @@ def _published_gap(dataset: str, scenario: str, model: str) -> float | None:
         & (pl.col("scenario") == scenario)
         & (pl.col("model") == model)
     )
-    trained = pl.col("object_size").is_in(list(Scenario(scenario).train_sizes))
+    trained = pl.col("object_size").is_in(list(Scenario(scenario).train_sizes()))
     seen, unseen = curve.filter(trained)["mean"], curve.filter(~trained)["mean"]
     if not len(seen) or not len(unseen):
         return None
@@ -147,5 +146,6 @@ def _in_order(rows: list[dict[str, Any]], scenarios: Sequence[str]) -> pl.DataFr
     rows.sort(key=lambda row: (row["mean"] is None, -(row["mean"] or 0.0), row["model"]))
     for place, row in enumerate(rows, start=1):
         row["place"] = None if row["mean"] is None else place
-    unused = [scenario.value for scenario in Scenario if scenario.value not in scenarios]
-    return pl.DataFrame(rows, schema=SCHEMA).drop(unused)
+    schema = list(SCHEMA.items())
+    columns = [(name, pl.Float64) for name in scenarios]
+    return pl.DataFrame(rows, schema=dict([*schema[:4], *columns, *schema[4:]]))

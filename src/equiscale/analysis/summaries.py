@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from equiscale.analysis.runs import CELL, SIZES, RunSelection
+from equiscale.analysis.runs import CELL, RunSelection, sizes_of
 from equiscale.analysis.statistics import (
     Correlation,
     Ranking,
@@ -25,7 +25,6 @@ from equiscale.analysis.statistics import (
 from equiscale.core.spec import Scenario
 from equiscale.sweeps.grid import TRIAL_SEEDS, choose_learning_rate
 
-_SIZE_COLUMNS = [f"accuracy_{size}" for size in SIZES]
 _ERROR_COLUMN = re.compile(r"equivariance\.(?P<stage>.+)_(?P<first>\d+)_(?P<second>\d+)$")
 
 
@@ -108,8 +107,9 @@ def _summarize_cell(
 
 def generalization_gaps(cell: pl.DataFrame, scenario: Scenario) -> NDArray[np.float64]:
     """`-> [runs]`: accuracy at trained sizes minus at others, per run; NaN in `all2all`."""
-    accuracies = cell.select(_SIZE_COLUMNS).to_numpy().astype(np.float64)
-    trained = np.isin(SIZES, scenario.train_sizes)
+    sizes = sizes_of(cell)
+    accuracies = cell.select(_columns(sizes)).to_numpy().astype(np.float64)
+    trained = np.isin(sizes, scenario.train_sizes(sizes))
     if trained.all():
         return np.full(len(accuracies), np.nan)
     gaps: NDArray[np.float64] = accuracies[:, trained].mean(1) - accuracies[:, ~trained].mean(1)
@@ -120,17 +120,22 @@ def summarize_sizes(runs: pl.DataFrame) -> pl.DataFrame:
     """Return mean and interval of the accuracy at each object size, one row per cell and size."""
     parts = []
     for keys, cell in runs.group_by(CELL, maintain_order=True):
-        values = cell.select(_SIZE_COLUMNS).to_numpy().astype(np.float64)
+        sizes = sizes_of(cell)
+        values = cell.select(_columns(sizes)).to_numpy().astype(np.float64)
         values = values[np.isfinite(values).all(axis=1)]
         if not len(values):
             continue
         low, high = bootstrap_means(values)
-        part = {"object_size": SIZES, "mean": values.mean(0), "low": low, "high": high}
+        part = {"object_size": sizes, "mean": values.mean(0), "low": low, "high": high}
         cells = {name: pl.lit(key) for name, key in zip(CELL, keys, strict=True)}
         parts.append(pl.DataFrame(part).with_columns(**cells, runs=pl.lit(len(values))))
     if not parts:
         return pl.DataFrame(schema={**dict.fromkeys(CELL, pl.String), "object_size": pl.Int64})
     return pl.concat(parts).fill_nan(None).sort(*CELL, "object_size")
+
+
+def _columns(sizes: Iterable[int]) -> list[str]:
+    return [f"accuracy_{size}" for size in sizes]
 
 
 def summarize_equivariance(runs: pl.DataFrame) -> pl.DataFrame:
@@ -145,8 +150,9 @@ def summarize_equivariance(runs: pl.DataFrame) -> pl.DataFrame:
     schema |= {"test_accuracy": pl.Float64}
     known_stages = list(dict.fromkeys(match["stage"] for match in columns))
     rows = []
+    sizes = {str(keys[0]): sizes_of(part) for keys, part in runs.group_by("dataset")}
     for run in runs.iter_rows(named=True) if columns else ():
-        tested = set(Scenario(run["scenario"]).test_sizes)
+        tested = set(Scenario(run["scenario"]).test_sizes(sizes[run["dataset"]]))
         inside = [m for m in columns if {int(m["first"]), int(m["second"])} <= tested]
         known = {name: run[name] for name in (*CELL, "seed", "test_accuracy")}
         found = []
@@ -281,7 +287,8 @@ def compare_models(cells: pl.DataFrame) -> pl.DataFrame:
 
 def channel_correlations(selection: RunSelection, layer: str, item: int) -> list[Correlation]:
     """Return Pearson's r of object size and chosen kernel size by channel, for one test object."""
-    return [pearson(SIZES, kernel_sizes) for kernel_sizes in selection.chosen[layer][:, item].T]
+    chosen = selection.chosen[layer][:, item]
+    return [pearson(selection.sizes, kernel_sizes) for kernel_sizes in chosen.T]
 
 
 def count_strong(correlations: Iterable[Correlation], above: float = 0.9) -> int:

@@ -11,6 +11,7 @@ from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import BadPictureError, Box, Cutting, Photo, PhotoObject, read_header
 from equiscale.build.sources import find_files, index_members, read_text
 from equiscale.core.errors import SourceError
+from equiscale.core.spec import STIR_LAYOUT, Layout
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import StirArrays
 
@@ -24,6 +25,7 @@ def build_aerial(
     source: Path,
     num_instances: int | None = None,
     skip_bad: bool = False,
+    layout: Layout = STIR_LAYOUT,
     workers: int = 1,
     progress: Progress = no_progress,
 ) -> StirArrays:
@@ -34,6 +36,7 @@ def build_aerial(
             in any folders.
         num_instances: Objects per class and split; None means the published 25.
         skip_bad: Leave out damaged photos, and say so.
+        layout: Canvas and object sizes.
         workers: Number of processes; the result does not depend on it.
         progress: Called as `progress(done, total)`, counting photos.
     """
@@ -51,9 +54,9 @@ def build_aerial(
 
     def choose(damaged: frozenset[Photo]) -> Choice:
         usable = (item for item in objects if item.photo not in damaged)
-        return deal_largest(usable, _longer_side, count, source)
+        return deal_largest(usable, _longer_side, count, max(layout.sizes), source)
 
-    cutting = Cutting(seed="aerial", skip_bad=skip_bad)
+    cutting = Cutting(seed="aerial", layout=layout, skip_bad=skip_bad)
     return build_from_photos(choose, card.metadata(), cutting, workers, progress, bad)
 
 

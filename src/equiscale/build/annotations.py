@@ -6,15 +6,23 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from equiscale.build.extras import import_extra
 from equiscale.build.options import SourceFormat
-from equiscale.build.photos import BadPictureError, Box, BoxError, Photo, PhotoObject, read_sides
+from equiscale.build.photos import (
+    BadPictureError,
+    Box,
+    BoxError,
+    Photo,
+    PhotoObject,
+    find_outline,
+    read_sides,
+)
 from equiscale.build.sources import checked_directory, find_files, read_json, read_text
-from equiscale.core.errors import SourceError
+from equiscale.core.errors import OptionError, SourceError
 
 _LOGGER = logging.getLogger(__name__)
 _PICTURES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -51,31 +59,46 @@ class _Mark:
     origin: Path
     box: Box | None = None
     in_fractions: bool = False
+    mask: Path | None = None
+
+    @property
+    def photo(self) -> Photo:
+        return Photo(self.picture, mask=self.mask)
 
 
 def read_annotations(
-    source: Path, layout: SourceFormat = SourceFormat.AUTO, skip_bad: bool = False
+    source: Path,
+    source_format: SourceFormat = SourceFormat.AUTO,
+    skip_bad: bool = False,
+    cutouts: bool = False,
+    masks: Path | None = None,
 ) -> Annotations:
     """Find all objects of a source.
 
     Args:
         source: Directory of the pictures.
-        layout: How they are annotated; by default this is found out.
+        source_format: How they are annotated; by default this is detected.
         skip_bad: Leave out damaged pictures and boxes outside their picture, and say so.
+        cutouts: Objects are what is not transparent; needs one folder per class.
+        masks: Directory of masks: each has the name of its picture.
     """
     checked_directory(source)
-    if layout is SourceFormat.AUTO:
-        layout = _detect(source)
+    if source_format is SourceFormat.AUTO:
+        source_format = _detect(source)
+    if cutouts and source_format is not SourceFormat.FOLDERS:
+        raise OptionError(f"cut-outs need one folder per class, not {source_format.value} boxes")
     readers = {
         SourceFormat.FOLDERS: _read_folders,
         SourceFormat.COCO: _read_coco,
         SourceFormat.YOLO: _read_yolo,
     }
-    class_names, marks = readers[layout](source)
-    upright = layout is not SourceFormat.COCO
+    class_names, marks = readers[source_format](source)
+    upright = source_format is not SourceFormat.COCO
     if not marks:
         raise SourceError(source, "no objects", "one sub-folder of pictures per class, or boxes")
-    objects, damaged = _locate_all(source, marks, upright, skip_bad)
+    if masks is not None:
+        marks = _with_masks(source, marks, masks)
+    objects, damaged = _locate_all(source, marks, upright, skip_bad, cutouts)
     return Annotations(tuple(class_names), tuple(objects), upright, damaged)
 
 
@@ -87,7 +110,8 @@ def _detect(source: Path) -> SourceFormat:
     return SourceFormat.FOLDERS
 
 
-def _pictures_below(folder: Path) -> list[Path]:
+def pictures_below(folder: Path) -> list[Path]:
+    """Return the pictures in a folder and all below it, sorted."""
     found = (path for path in folder.rglob("*") if path.suffix.lower() in _PICTURES)
     return sorted(path for path in found if path.is_file())
 
@@ -98,9 +122,25 @@ def _read_folders(source: Path) -> tuple[list[str], list[_Mark]]:
     marks = [
         _Mark(path, folder.name, "whole picture", path)
         for folder in folders
-        for path in _pictures_below(folder)
+        for path in pictures_below(folder)
     ]
     return [folder.name for folder in folders], marks
+
+
+def _with_masks(source: Path, marks: list[_Mark], masks: Path) -> list[_Mark]:
+    """Find the mask of each picture: at its place below `masks`, or by its name alone."""
+    found = {path.stem: path for path in pictures_below(checked_directory(masks))}
+    found |= {
+        path.relative_to(masks).with_suffix("").as_posix(): path for path in pictures_below(masks)
+    }
+    masked = []
+    for mark in marks:
+        place = mark.picture.relative_to(source).with_suffix("").as_posix()
+        mask = found.get(place) or found.get(mark.picture.stem)
+        if mask is None:
+            raise SourceError(masks, f"no mask of {place}", "a picture of the same name")
+        masked.append(replace(mark, mask=mask))
+    return masked
 
 
 def _coco_files(source: Path) -> list[Path]:
@@ -168,7 +208,7 @@ def _read_yolo(source: Path) -> tuple[list[str], list[_Mark]]:
     names = _yolo_classes(source)
     pictures = {
         path.relative_to(source / "images").with_suffix(""): path
-        for path in _pictures_below(checked_directory(source / "images"))
+        for path in pictures_below(checked_directory(source / "images"))
     }
     marks = []
     for path in find_files(source / "labels", "*.txt", "one text file per picture"):
@@ -251,16 +291,16 @@ def _own_keys(source: Path, marks: Iterable[_Mark]) -> Iterator[str]:
 
 
 def _locate_all(
-    source: Path, marks: list[_Mark], upright: bool, skip_bad: bool
+    source: Path, marks: list[_Mark], upright: bool, skip_bad: bool, cutouts: bool
 ) -> tuple[list[PhotoObject], frozenset[Photo]]:
     """Turn annotations into boxes in the pixels of their pictures; also return damaged pictures."""
-    sides, damaged = _measure_pictures(marks, upright, skip_bad)
+    areas, damaged = _measure_pictures(marks, upright, skip_bad, cutouts)
     objects, outside = [], []
     for mark, key in zip(marks, _own_keys(source, marks), strict=True):
-        photo = Photo(mark.picture)
+        photo = mark.photo
         if photo not in damaged:
             try:
-                box = _pixel_box(mark, *sides[photo])
+                box = _pixel_box(mark, areas[photo])
             except BoxError as error:
                 if not skip_bad:
                     raise
@@ -273,25 +313,29 @@ def _locate_all(
 
 
 def _measure_pictures(
-    marks: Iterable[_Mark], upright: bool, skip_bad: bool
-) -> tuple[dict[Photo, tuple[int, int]], frozenset[Photo]]:
-    """Return width and height of every picture, reading each header once, and the damaged ones."""
-    sides: dict[Photo, tuple[int, int]] = {}
+    marks: Iterable[_Mark], upright: bool, skip_bad: bool, cutouts: bool
+) -> tuple[dict[Photo, Box], frozenset[Photo]]:
+    """Return the box around each picture or cut-out, reading it once, and the damaged pictures."""
+    areas: dict[Photo, Box] = {}
     damaged: set[Photo] = set()
-    for photo in dict.fromkeys(Photo(mark.picture) for mark in marks):
+    for photo in dict.fromkeys(mark.photo for mark in marks):
         try:
-            sides[photo] = read_sides(photo, upright)
+            if cutouts:
+                areas[photo] = find_outline(photo, upright)
+            else:
+                areas[photo] = Box(0, 0, *read_sides(photo, upright))
         except BadPictureError:
             if not skip_bad:
                 raise
             damaged.add(photo)
-    return sides, frozenset(damaged)
+    return areas, frozenset(damaged)
 
 
-def _pixel_box(mark: _Mark, width: int, height: int) -> Box:
+def _pixel_box(mark: _Mark, area: Box) -> Box:
     """Return the box in pixels, moved inside the picture where only rounding put it outside."""
     if mark.box is None:
-        return Box(0, 0, width, height)
+        return area
+    width, height = int(area.width), int(area.height)
     fx, fy = (width, height) if mark.in_fractions else (1, 1)
     given = mark.box
     box = Box(given.left * fx, given.top * fy, given.right * fx, given.bottom * fy)

@@ -13,10 +13,10 @@ import numpy as np
 from equiscale.build.canvas import empty_images
 from equiscale.build.options import check_num_instances
 from equiscale.build.parallel import Progress, map_in_order, no_progress
-from equiscale.build.photos import Cutouts, Cutting, Photo, PhotoObject, PhotoTask, cut_photo
+from equiscale.build.photos import Cutting, Photo, PhotoObject, PhotoTask, cut_photo
 from equiscale.core.errors import TooFewInstancesError
-from equiscale.core.spec import CANVAS, Split
-from equiscale.data.schema import StirArrays
+from equiscale.core.spec import Split
+from equiscale.data.schema import Images, Integers, StirArrays
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -56,35 +56,52 @@ def build_from_photos(
     """
     bad = known_bad
     _report_skipped(bad)
-    finished: dict[PhotoObject, Cutouts] = {}
-    while True:
-        choice = choose(bad)
-        missing = [item for item in choice.slots.values() if item not in finished]
-        if not missing:
-            break
-        tasks = _group_by_photo(missing, cutting)
-        results = map_in_order(cut_photo, tasks, workers, progress)
+    choice = choose(bad)
+    images, positions = _allocate(choice, cutting)
+    filled: dict[tuple[int, int, int], PhotoObject] = {}
+    while missing := {key: item for key, item in choice.slots.items() if filled.get(key) != item}:
+        places = {item: key for key, item in missing.items()}
+        tasks = _group_by_photo(places, cutting)
         damaged = set()
+        results = map_in_order(cut_photo, tasks, workers, progress)
         for task, cutouts in zip(tasks, results, strict=True):
             if cutouts is None:
                 damaged.add(task.photo)
-            else:
-                finished.update(zip(task.objects, cutouts, strict=True))
-        _report_skipped(damaged)
-        bad |= damaged
-    return _assemble(choice, finished, metadata, cutting.channels)
+                continue
+            for item, found in zip(task.objects, cutouts, strict=True):
+                split, label, instance = places[item]
+                images[split, :, label, instance] = found.images
+                positions[split, :, label, instance] = found.positions
+                filled[places[item]] = item
+        if damaged:  # objects may move to other places: those are cut out again
+            _report_skipped(damaged)
+            bad |= damaged
+            choice = choose(bad)
+            if images.shape[2:4] != (len(choice.class_names), choice.num_instances):
+                images, positions = _allocate(choice, cutting)
+                filled.clear()
+    return StirArrays.assemble(
+        images, positions, choice.class_names, metadata, cutting.layout.sizes
+    )
+
+
+def _allocate(choice: Choice, cutting: Cutting) -> tuple[Images, Integers]:
+    classes, instances = len(choice.class_names), choice.num_instances
+    images = empty_images(classes, instances, cutting.channels, cutting.layout)
+    return images, np.empty((*images.shape[:4], 2), np.int64)
 
 
 def deal_largest(
     objects: Iterable[PhotoObject],
     size_of: Callable[[PhotoObject], float],
     num_instances: int,
+    least: int,
     source: Path,
 ) -> Choice:
     """Deal each class's largest objects round-robin to train, valid and test.
 
-    A class takes part if it has three times `num_instances` objects and the smallest of those is
-    no smaller than the canvas, so that objects are only ever scaled down.
+    A class takes part if it has three times `num_instances` objects of at least `least` pixels:
+    the largest object size, so that objects are only ever scaled down.
     """
     check_num_instances(num_instances)
     classes: dict[str, list[PhotoObject]] = defaultdict(list)
@@ -95,7 +112,7 @@ def deal_largest(
     names: list[str] = []
     for name in sorted(classes):
         largest = sorted(classes[name], key=size_of, reverse=True)[:needed]
-        if len(largest) == needed and size_of(largest[-1]) >= CANVAS:
+        if len(largest) == needed and size_of(largest[-1]) >= least:
             for rank, item in enumerate(largest):
                 slots[rank % len(Split), len(names), rank // len(Split)] = item
             names.append(name)
@@ -136,7 +153,7 @@ def deal_tracks(
     missing: list[str] = []
     for label, name in enumerate(class_names):
         parts = (*_halve_tracks(tracks[0][name], num_instances), tracks[1][name])
-        chosen = [_spread(part, size_of)[:num_instances] for part in parts]
+        chosen = [spread_tracks(part, size_of)[:num_instances] for part in parts]
         if any(len(objects) < num_instances for objects in chosen):
             missing.append(f"{name}: {'+'.join(str(len(objects)) for objects in chosen)}")
         for split, objects in enumerate(chosen):
@@ -182,7 +199,9 @@ def _halve_tracks(tracks: Iterable[Track], num_instances: int) -> tuple[list[Tra
     return train, valid
 
 
-def _spread(tracks: Iterable[Track], size_of: Callable[[PhotoObject], float]) -> list[PhotoObject]:
+def spread_tracks(
+    tracks: Iterable[Track], size_of: Callable[[PhotoObject], float]
+) -> list[PhotoObject]:
     """Return the first object of every track by size, then the second of every track, and so on."""
     ranked = [(rank, item) for track in tracks for rank, item in enumerate(track)]
     ranked.sort(key=lambda pair: (pair[0], -size_of(pair[1]), pair[1].key))
@@ -200,18 +219,3 @@ def _group_by_photo(objects: Iterable[PhotoObject], cutting: Cutting) -> list[Ph
     for item in objects:
         groups[item.photo].append(item)
     return [PhotoTask(photo, tuple(group), cutting) for photo, group in groups.items()]
-
-
-def _assemble(
-    choice: Choice,
-    finished: dict[PhotoObject, Cutouts],
-    metadata: Mapping[str, str],
-    channels: int,
-) -> StirArrays:
-    images = empty_images(len(choice.class_names), choice.num_instances, channels)
-    positions = np.empty((*images.shape[:4], 2), np.int64)
-    for (split, label, instance), item in choice.slots.items():
-        cutouts = finished.pop(item)  # freed while the array fills
-        images[split, :, label, instance] = cutouts.images
-        positions[split, :, label, instance] = cutouts.positions
-    return StirArrays.assemble(images, positions, choice.class_names, metadata)

@@ -12,7 +12,7 @@ from equiscale.build.canvas import collect_instances, draw_positions, paste
 from equiscale.build.parallel import Progress, map_in_order, no_progress
 from equiscale.build.vector import render_svg
 from equiscale.core.errors import MissingExtraError
-from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
+from equiscale.core.spec import STIR_LAYOUT, Layout, Split
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import Images, Integers, StirArrays
 
@@ -24,26 +24,30 @@ _FOLDER = Path("static", "fontawesome_free", "svgs", "regular").parts
 class _Task:
     name: str
     svg: bytes
-    positions: Integers  # [3, 48, 2]
+    positions: Integers  # [3, s, 2]
+    layout: Layout
 
 
-def build_emoji(workers: int = 1, progress: Progress = no_progress) -> StirArrays:
+def build_emoji(
+    layout: Layout = STIR_LAYOUT, workers: int = 1, progress: Progress = no_progress
+) -> StirArrays:
     """Build the dataset from the installed icons, with the published rendering and positions.
 
     Args:
+        layout: Canvas and object sizes.
         workers: Number of processes; the result does not depend on it.
         progress: Called as `progress(done, total)`.
     """
     card = CARDS["emoji"]
     icons = find_icons()
-    positions = draw_positions(card.num_classes, num_instances=1)
+    positions = draw_positions(card.num_classes, 1, layout)
     tasks = [
-        _Task(name, icons[name].read_bytes(), positions[:, :, label, 0])
+        _Task(name, icons[name].read_bytes(), positions[:, :, label, 0], layout)
         for label, name in enumerate(card.class_names)
     ]
     results = map_in_order(_render, tasks, workers, progress)
-    images = collect_instances(results, card.num_classes, num_instances=1, channels=1)
-    return StirArrays.assemble(images, positions, card.class_names, card.metadata())
+    images = collect_instances(results, card.num_classes, 1, 1, layout)
+    return StirArrays.assemble(images, positions, card.class_names, card.metadata(), layout.sizes)
 
 
 def find_icons() -> dict[str, Path]:
@@ -60,9 +64,10 @@ def find_icons() -> dict[str, Path]:
 
 
 def _render(task: _Task) -> Images:
-    """Render one icon at every size and put it at its places: [3, 48, 64, 64]."""
-    images = np.zeros((len(Split), len(OBJECT_SIZES), CANVAS, CANVAS), np.uint8)
-    for row, size in enumerate(OBJECT_SIZES):
+    """Render one icon at every size and put it at its places: [3, s, c, c]."""
+    sizes, canvas = task.layout.sizes, task.layout.canvas
+    images = np.zeros((len(Split), len(sizes), canvas, canvas), np.uint8)
+    for row, size in enumerate(sizes):
         alpha = render_svg(task.svg, task.name, parent_width=size, parent_height=size)[:, :, 3]
         for split in range(len(Split)):
             left, top = task.positions[split, row]

@@ -6,20 +6,21 @@ import datetime
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from equiscale.build.annotations import read_annotations
-from equiscale.build.choosing import Choice, build_from_photos
+from equiscale.build.annotations import pictures_below, read_annotations
+from equiscale.build.choosing import Choice, build_from_photos, spread_tracks
 from equiscale.build.options import Background, SourceFormat, check_num_instances
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import Cutting, Photo, PhotoObject
-from equiscale.core.errors import OptionError, TooFewInstancesError
+from equiscale.build.sources import checked_directory
+from equiscale.core.errors import OptionError, SourceError, TooFewInstancesError
 from equiscale.core.files import file_hash
 from equiscale.core.registry import unknown_name_message
 from equiscale.core.seeding import numpy_generator
-from equiscale.core.spec import CANVAS, Split
+from equiscale.core.spec import STIR_LAYOUT, Layout, Split
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import StirArrays
 
@@ -34,22 +35,34 @@ class FolderOptions:
 
     Attributes:
         name: How it is called.
-        layout: How the pictures are annotated.
+        source_format: How the pictures are annotated.
         classes: Only these classes, in this order; empty means all.
         num_instances: Objects per class and split; None means as many as every class has.
+        layout: Canvas and object sizes.
         background: What is shown beyond a picture's border.
+        cutouts: Cut objects out along their transparency; implied by the next two.
+        masks: Directory of masks, each with the name of its picture.
+        backgrounds: Directory of pictures to put cut-outs on; None means black.
+        group_by: Names the group of a picture, which is never split: the number of a folder level
+            below the source, from 1, or a regular expression that is searched in the picture's
+            path. Its first capture group counts, if it has one.
         grey: One channel instead of three.
-        allow_upscaling: Admit objects smaller than the canvas.
+        allow_upscaling: Admit objects smaller than the largest object size.
         skip_bad: Leave out damaged pictures and boxes outside their picture, and say so.
         license: Terms of the pictures, for the file's metadata.
         seed: Decides positions and splits.
     """
 
     name: str
-    layout: SourceFormat = SourceFormat.AUTO
+    source_format: SourceFormat = SourceFormat.AUTO
     classes: tuple[str, ...] = ()
     num_instances: int | None = None
+    layout: Layout = STIR_LAYOUT
     background: Background = Background.EDGE
+    cutouts: bool = False
+    masks: Path | None = None
+    backgrounds: Path | None = None
+    group_by: str = ""
     grey: bool = False
     allow_upscaling: bool = False
     skip_bad: bool = False
@@ -63,6 +76,15 @@ class FolderOptions:
             raise OptionError(f"name {self.name!r} is that of a known dataset; choose another")
         if self.num_instances is not None:
             check_num_instances(self.num_instances)
+        try:
+            re.compile(self.group_by)
+        except re.error as error:
+            raise OptionError(f"group by {self.group_by!r}: {error}") from error
+
+    @property
+    def from_cutouts(self) -> bool:
+        """Whether objects are cut out along their outlines."""
+        return self.cutouts or self.masks is not None or self.backgrounds is not None
 
 
 def build_folder(
@@ -71,7 +93,8 @@ def build_folder(
     """Build a dataset from pictures in class folders, or with COCO or YOLO boxes.
 
     Every object is shown at all object sizes (the longer side of its box), over its own
-    surroundings where the picture has them. No picture is in two splits, not even as a copy.
+    surroundings where the picture has them, or cut out over other pictures. No picture and no
+    group of pictures is in two splits, not even as a copy.
 
     Args:
         source: Directory of the pictures.
@@ -79,24 +102,29 @@ def build_folder(
         workers: Number of processes; the result does not depend on it.
         progress: Called as `progress(done, total)`, counting pictures.
     """
-    annotations = read_annotations(source, options.layout, options.skip_bad)
+    annotations = read_annotations(
+        source, options.source_format, options.skip_bad, options.from_cutouts, options.masks
+    )
     names = _chosen_classes(annotations.class_names, options.classes)
     objects = [item for item in annotations.objects if item.label in names]
     if not options.allow_upscaling:
-        objects = _large_enough(objects)
+        objects = _large_enough(objects, max(options.layout.sizes))
     squares = [replace(item, box=item.box.square_hull()) for item in objects]
-    originals = _find_originals(squares)
+    groups = _find_groups(source, squares, options.group_by)
 
     def choose(bad: frozenset[Photo]) -> Choice:
         usable = [item for item in squares if item.photo not in bad]
-        return deal_photos(usable, originals, names, options, source)
+        return deal_photos(usable, groups, names, options, source)
 
     cutting = Cutting(
         seed=str(options.seed),
+        layout=options.layout,
         background=options.background,
         upright=annotations.upright,
         skip_bad=options.skip_bad,
         channels=1 if options.grey else 3,
+        cutouts=options.from_cutouts,
+        backgrounds=_find_backgrounds(options.backgrounds),
     )
     return build_from_photos(
         choose, _metadata(options, names), cutting, workers, progress, annotations.damaged
@@ -105,13 +133,15 @@ def build_folder(
 
 def deal_photos(
     objects: Sequence[PhotoObject],
-    originals: dict[Photo, str],
+    groups: Mapping[Photo, str],
     names: Sequence[str],
     options: FolderOptions,
     source: Path,
 ) -> Choice:
-    """Choose as many objects of every class in every split, and no picture for two splits."""
-    parts = _spread(objects, originals, str(options.seed))
+    """Choose as many objects of every class in every split, and no group for two splits."""
+    parts = _deal_groups(objects, groups, str(options.seed))
+    if options.group_by:
+        parts = [_alternate(part, groups) for part in parts]
     fewest = min(len(part[name]) for part in parts for name in names)
     count = options.num_instances or fewest
     if not 1 <= count <= fewest:
@@ -125,26 +155,39 @@ def deal_photos(
     return Choice(tuple(names), count, slots)
 
 
-def _spread(objects: Sequence[PhotoObject], originals: dict[Photo, str], seed: str) -> list[_Part]:
-    """Deal whole pictures to the splits, so that every class is spread evenly.
+def _deal_groups(
+    objects: Sequence[PhotoObject], groups: Mapping[Photo, str], seed: str
+) -> list[_Part]:
+    """Deal whole groups to the splits, so that every class is spread evenly.
 
-    The pictures of the rarest class come first; each goes to the split that has the fewest
-    objects of its rarest class so far.
+    The groups of the rarest class come first; each goes to the split that has the fewest objects
+    of its rarest class so far.
     """
     totals = Counter(item.label for item in objects)
-    groups: dict[str, list[PhotoObject]] = defaultdict(list)
+    members: dict[str, list[PhotoObject]] = defaultdict(list)
     for item in objects:
-        groups[originals[item.photo]].append(item)
-    rarest = {key: min((totals[item.label], item.label) for item in groups[key]) for key in groups}
-    order = sorted(groups)
+        members[groups[item.photo]].append(item)
+    rarest = {key: min((totals[o.label], o.label) for o in found) for key, found in members.items()}
+    order = sorted(members)
     numpy_generator(seed, "splits").shuffle(order)
     order.sort(key=rarest.__getitem__)
     parts: list[_Part] = [defaultdict(list) for _ in Split]
     for key in order:
         counts = [len(part[rarest[key][1]]) for part in parts]
-        for item in groups[key]:
+        for item in members[key]:
             parts[counts.index(min(counts))][item.label].append(item)
     return parts
+
+
+def _alternate(part: _Part, groups: Mapping[Photo, str]) -> _Part:
+    """Put the largest object of every group first, then the second largest of every group, …."""
+    ordered: _Part = defaultdict(list)
+    for name, objects in part.items():
+        tracks: dict[str, list[PhotoObject]] = defaultdict(list)
+        for item in sorted(objects, key=lambda item: (-item.box.width, item.key)):
+            tracks[groups[item.photo]].append(item)
+        ordered[name] = spread_tracks(tracks.values(), lambda item: item.box.width)
+    return ordered
 
 
 def _too_few(
@@ -167,11 +210,11 @@ def _chosen_classes(found: Sequence[str], wanted: Sequence[str]) -> tuple[str, .
     return tuple(dict.fromkeys(wanted or found))
 
 
-def _large_enough(objects: Iterable[PhotoObject]) -> list[PhotoObject]:
+def _large_enough(objects: Iterable[PhotoObject], least: int) -> list[PhotoObject]:
     """Leave out objects that would have to be scaled up, and say how many of each class."""
     large, refused = [], Counter[str]()
     for item in objects:
-        if max(item.box.width, item.box.height) >= CANVAS:
+        if max(item.box.width, item.box.height) >= least:
             large.append(item)
         else:
             refused[item.label] += 1
@@ -180,16 +223,52 @@ def _large_enough(objects: Iterable[PhotoObject]) -> list[PhotoObject]:
         _LOGGER.warning(
             "refused %d objects smaller than %d pixels (%s); --allow-upscaling admits them",
             refused.total(),
-            CANVAS,
+            least,
             counts,
         )
     return large
 
 
-def _find_originals(objects: Iterable[PhotoObject]) -> dict[Photo, str]:
-    """Return the content hash of every photo: copies of one picture share it."""
+def _find_groups(source: Path, objects: Iterable[PhotoObject], group_by: str) -> dict[Photo, str]:
+    """Return the group of every photo: copies of one picture are in one, named groups too."""
     photos = dict.fromkeys(item.photo for item in objects)
-    return {photo: file_hash(photo.path) for photo in photos}
+    groups = {photo: file_hash(photo.path) for photo in photos}
+    if not group_by:
+        return groups
+    names = {photo: _group_name(photo.path.relative_to(source), group_by) for photo in photos}
+    leaders: dict[str, str] = {}  # the group that another one was joined to
+    for photo, content in groups.items():
+        one, other = _leader(leaders, content), _leader(leaders, f"group {names[photo]}")
+        if one != other:
+            leaders[one] = other
+    return {photo: _leader(leaders, content) for photo, content in groups.items()}
+
+
+def _leader(leaders: Mapping[str, str], name: str) -> str:
+    while name in leaders:
+        name = leaders[name]
+    return name
+
+
+def _group_name(place: Path, group_by: str) -> str:
+    if group_by.isdecimal():
+        folders = place.parts[:-1]
+        if not 1 <= int(group_by) <= len(folders):
+            raise OptionError(f"group by folder level {group_by}: {place} has {len(folders)}")
+        return "/".join(folders[: int(group_by)])
+    found = re.search(group_by, place.as_posix())
+    if found is None:
+        raise OptionError(f"group by {group_by!r}: not found in {place.as_posix()!r}")
+    return found[1] if found.re.groups else found[0]
+
+
+def _find_backgrounds(directory: Path | None) -> tuple[Photo, ...]:
+    if directory is None:
+        return ()
+    found = tuple(Photo(path) for path in pictures_below(checked_directory(directory)))
+    if not found:
+        raise SourceError(directory, "no pictures", "at least one background")
+    return found
 
 
 def _metadata(options: FolderOptions, names: Sequence[str]) -> dict[str, str]:

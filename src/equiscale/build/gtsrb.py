@@ -11,7 +11,7 @@ from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import Box, BoxError, Cutting, Photo, PhotoObject
 from equiscale.build.sources import checked_directory, list_members, read_text
 from equiscale.core.errors import SourceError
-from equiscale.core.spec import CANVAS
+from equiscale.core.spec import STIR_LAYOUT, Layout
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import StirArrays
 
@@ -33,6 +33,7 @@ def build_gtsrb(
     source: Path,
     num_instances: int | None = None,
     skip_bad: bool = False,
+    layout: Layout = STIR_LAYOUT,
     workers: int = 1,
     progress: Progress = no_progress,
 ) -> StirArrays:
@@ -41,9 +42,9 @@ def build_gtsrb(
     Train and valid come from `Final_Training`, test from `Final_Test`. The training photos of one
     physical sign are a track. A track goes to train or to valid as a whole.
 
-    Both sides of a sign's box must have at least 64 pixels and differ by less than 15 % of the
-    longer one. The paper asks for a difference below 5 pixels. Few triangular signs meet that:
-    their boxes are about a tenth wider than high.
+    Both sides of a sign's box must have at least the largest object size, and differ by less than
+    15 % of the longer one. The paper asks for a difference below 5 pixels. Few triangular signs
+    meet that: their boxes are about a tenth wider than high.
 
     Args:
         source: Holds `Final_Training` and `Final_Test` (perhaps in a folder `GTSRB`), or
@@ -51,6 +52,7 @@ def build_gtsrb(
             the test photos, as `GT-final_test.csv` or `GTSRB_Final_Test_GT.zip`.
         num_instances: Signs per class and split; None means 25.
         skip_bad: Leave out damaged photos, and say so.
+        layout: Canvas and object sizes.
         workers: Number of processes; the result does not depend on it.
         progress: Called as `progress(done, total)`, counting photos.
     """
@@ -61,7 +63,7 @@ def build_gtsrb(
     signs = [
         sign
         for folder, table in _find_tables(source, files)
-        for sign in _read_signs(table, folder, files, names)
+        for sign in _read_signs(table, folder, files, names, max(layout.sizes))
     ]
 
     def choose(damaged: frozenset[Photo]) -> Choice:
@@ -70,7 +72,7 @@ def build_gtsrb(
         test = [sign for sign in usable if sign.key.startswith(_TEST)]
         return deal_tracks(training, test, _track, _shorter_side, card.class_names, count, source)
 
-    cutting = Cutting(seed=card.name, stretch=True, skip_bad=skip_bad)
+    cutting = Cutting(seed=card.name, layout=layout, stretch=True, skip_bad=skip_bad)
     return build_from_photos(choose, card.metadata(), cutting, workers, progress)
 
 
@@ -105,7 +107,7 @@ def _find_tables(source: Path, files: Files) -> Iterator[tuple[str, Photo]]:
 
 
 def _read_signs(
-    table: Photo, folder: str, files: Files, names: Mapping[int, str]
+    table: Photo, folder: str, files: Files, names: Mapping[int, str], least: int
 ) -> Iterator[PhotoObject]:
     """Yield the large, nearly square signs of the classes that have a name."""
     for row in csv.DictReader(read_text(table).splitlines(), delimiter=";"):
@@ -117,7 +119,7 @@ def _read_signs(
             raise SourceError(
                 table, f"a broken row ({error!r})", "Filename, Width, Height, Roi.* and ClassId"
             ) from error
-        if label is None or not _is_suitable(box):
+        if label is None or not _is_suitable(box, least):
             continue
         if min(box.left, box.top) < 0 or box.right > width or box.bottom > height:
             raise BoxError(table, f"{box} of {key}", f"a box inside {width}×{height}")
@@ -126,9 +128,9 @@ def _read_signs(
         yield PhotoObject(files[key], box, label, key)
 
 
-def _is_suitable(box: Box) -> bool:
+def _is_suitable(box: Box, least: int) -> bool:
     shorter, longer = sorted((box.width, box.height))
-    return shorter >= CANVAS and longer - shorter < _MAX_SIDE_DIFFERENCE * longer
+    return shorter >= least and longer - shorter < _MAX_SIDE_DIFFERENCE * longer
 
 
 def _shorter_side(sign: PhotoObject) -> float:

@@ -1,20 +1,27 @@
-"""MNIST and Fashion-MNIST: resampled, smoothed, thresholded, as published for MNIST."""
+"""Recipes for MNIST and Fashion-MNIST: as in STIR, and on the canvases of other benchmarks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equiscale.build.canvas import PUBLISHED_SEED, collect_instances, draw_positions
+from equiscale.build.canvas import (
+    PUBLISHED_SEED,
+    centre_positions,
+    collect_instances,
+    draw_positions,
+    paste,
+)
 from equiscale.build.extras import import_extra
 from equiscale.build.idx import LabelledImages, read_pair
 from equiscale.build.parallel import Progress, map_in_order, no_progress
 from equiscale.core.errors import OptionError
-from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
+from equiscale.core.spec import Layout, Split
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import Images, Integers, StirArrays
 
@@ -36,62 +43,113 @@ FASHION_MD5 = {
     "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
 }
 
+Render = Callable[[Images, int, int, int, int], Images]
+"""(source [28, 28], object size, left, top, canvas) -> [canvas, canvas]."""
+
+
+def render_smooth(source: Images, object_size: int, left: int, top: int, canvas: int) -> Images:
+    """Resample, place, smooth, threshold softly and stretch to 0…255, as published for MNIST.
+
+    An object larger than the canvas is cut around its centre.
+    """
+    filters = import_extra("skimage.filters", "scikit-image")
+    transform = import_extra("skimage.transform", "scikit-image")
+    board: npt.NDArray[np.float64] = np.zeros((canvas, canvas))
+    resampled = transform.resize(source, (object_size, object_size), order=3, preserve_range=True)
+    cut = max(object_size - canvas, 0) // 2
+    board[top : top + object_size, left : left + object_size] = resampled[
+        cut : cut + canvas, cut : cut + canvas
+    ]
+    smooth = filters.gaussian(board, sigma=7 / 8 * object_size / SOURCE_SIZE)
+    soft = 2 / np.pi * np.arctan(0.02 * (smooth - 128))
+    stretched = 255.0 * (soft - soft.min()) / (soft.max() - soft.min())
+    return np.asarray(stretched.astype(np.uint8))
+
+
+def render_plain(source: Images, object_size: int, left: int, top: int, canvas: int) -> Images:
+    """Resample with antialiased bicubic interpolation, clip to 0…255 and place on black."""
+    pillow: Any = import_extra("PIL.Image", "pillow")
+    resampled = pillow.fromarray(source).resize((object_size,) * 2, pillow.Resampling.BICUBIC)
+    board = np.zeros((canvas, canvas), np.uint8)
+    paste(board, np.asarray(resampled), left, top)
+    return board
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a dataset is made from four idx files.
+
+    Attributes:
+        checksums: MD5 of the files.
+        centred: Put objects in the centre instead of random places.
+        render: Draws one image.
+    """
+
+    checksums: Mapping[str, str]
+    centred: bool = False
+    render: Render = render_smooth
+
+
+RECIPES = {
+    "mnist": Recipe(MNIST_MD5),
+    "fashion": Recipe(FASHION_MD5),
+    "mnist_large_scale": Recipe(MNIST_MD5, centred=True),
+    "fashion_rescaled": Recipe(FASHION_MD5, centred=True, render=render_plain),
+}
+
 
 @dataclass(frozen=True)
 class _Task:
     sources: Images  # [3, 28, 28], one per split
-    positions: Integers  # [3, 48, 2]
+    positions: Integers  # [3, s, 2]
+    layout: Layout
+    render: Render
 
 
-def build_mnist(
+def build_idx(
+    name: str,
     source: Path,
     num_instances: int | None = None,
+    layout: Layout | None = None,
     workers: int = 1,
     progress: Progress = no_progress,
 ) -> StirArrays:
-    """Build the MNIST dataset from the four original idx files.
+    """Build one of `RECIPES` from the four original idx files of MNIST or Fashion-MNIST.
+
+    `mnist_large_scale` and `fashion_rescaled` follow Jansson and Lindeberg, and Perzanowski and
+    Lindeberg: centred objects at factors 2^(i/4) of their 28 pixels. Their object sizes are those
+    of the 28-pixel box, rounded; above 112 pixels, the canvas of `mnist_large_scale` shows the
+    centre of the box. Train at factor 1 with the scenario `train@28`.
 
     Args:
+        name: Of the recipe.
         source: Directory of the idx files, gzipped or not.
-        num_instances: Images per digit and split; None means the published 50.
+        num_instances: Images per class and split; None means the number on the card.
+        layout: Canvas and object sizes; None means those on the card.
         workers: Number of processes; the result does not depend on it.
         progress: Called as `progress(done, total)`.
     """
-    return _build("mnist", source, MNIST_MD5, num_instances, workers, progress)
-
-
-def build_fashion(
-    source: Path,
-    num_instances: int | None = None,
-    workers: int = 1,
-    progress: Progress = no_progress,
-) -> StirArrays:
-    """Build the same from Fashion-MNIST; arguments as in `build_mnist`."""
-    return _build("fashion", source, FASHION_MD5, num_instances, workers, progress)
-
-
-def _build(
-    name: str,
-    source: Path,
-    checksums: Mapping[str, str],
-    num_instances: int | None,
-    workers: int,
-    progress: Progress,
-) -> StirArrays:
-    card = CARDS[name]
+    card, recipe = CARDS[name], RECIPES[name]
+    layout = layout or card.layout
     count = card.num_instances if num_instances is None else num_instances
-    picked = _pick(
-        read_pair(source, "train", checksums), read_pair(source, "t10k", checksums), count
-    )
-    positions = draw_positions(card.num_classes, count)
+    train, test = (read_pair(source, part, recipe.checksums) for part in ("train", "t10k"))
+    picked = _pick(train, test, count)
+    place = centre_positions if recipe.centred else draw_positions
+    positions = place(card.num_classes, count, layout)
     tasks = [
-        _Task(picked[:, label, instance], positions[:, :, label, instance])
+        _Task(picked[:, label, i], positions[:, :, label, i], layout, recipe.render)
         for label in range(card.num_classes)
-        for instance in range(count)
+        for i in range(count)
     ]
     results = map_in_order(_render, tasks, workers, progress)
-    images = collect_instances(results, card.num_classes, count, channels=1)
-    return StirArrays.assemble(images, positions, card.class_names, card.metadata())
+    images = collect_instances(results, card.num_classes, count, 1, layout)
+    return StirArrays.assemble(images, positions, card.class_names, card.metadata(), layout.sizes)
+
+
+build_mnist = partial(build_idx, "mnist")
+build_fashion = partial(build_idx, "fashion")
+build_mnist_large_scale = partial(build_idx, "mnist_large_scale")
+build_fashion_rescaled = partial(build_idx, "fashion_rescaled")
 
 
 def _pick(train: LabelledImages, test: LabelledImages, count: int) -> Images:
@@ -116,23 +174,11 @@ def _shuffled(part: LabelledImages, label: int) -> Images:
 
 
 def _render(task: _Task) -> Images:
-    """Render one instance of every split at every size: [3, 48, 64, 64]."""
-    images = np.empty((len(Split), len(OBJECT_SIZES), CANVAS, CANVAS), np.uint8)
+    """Render one instance of every split at every size: [3, s, c, c]."""
+    sizes, canvas = task.layout.sizes, task.layout.canvas
+    images = np.empty((len(Split), len(sizes), canvas, canvas), np.uint8)
     for split, source in enumerate(task.sources):
-        for row, size in enumerate(OBJECT_SIZES):
+        for row, size in enumerate(sizes):
             left, top = task.positions[split, row]
-            images[split, row] = render_grey(source, size, left, top)
+            images[split, row] = task.render(source, size, left, top, canvas)
     return images
-
-
-def render_grey(source: Images, object_size: int, left: int, top: int) -> Images:
-    """[28, 28] -> [64, 64]: resample, place, smooth, threshold softly, stretch to 0…255."""
-    filters = import_extra("skimage.filters", "scikit-image")
-    transform = import_extra("skimage.transform", "scikit-image")
-    canvas: npt.NDArray[np.float64] = np.zeros((CANVAS, CANVAS))
-    resampled = transform.resize(source, (object_size, object_size), order=3, preserve_range=True)
-    canvas[top : top + object_size, left : left + object_size] = resampled
-    smooth = filters.gaussian(canvas, sigma=7 / 8 * object_size / SOURCE_SIZE)
-    soft = 2 / np.pi * np.arctan(0.02 * (smooth - 128))
-    stretched = 255.0 * (soft - soft.min()) / (soft.max() - soft.min())
-    return np.asarray(stretched.astype(np.uint8))

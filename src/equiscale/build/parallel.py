@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from typing import TypeVar
 
 from equiscale.core.errors import EquiscaleError, OptionError
@@ -55,11 +57,15 @@ def _map_on_pool(function: Callable[[T], R], tasks: Sequence[T], workers: int) -
         min(workers, max(len(tasks), 1)), mp_context=context, initializer=_follow_parent
     )
     try:
-        with _interrupts_held():
-            futures = [pool.submit(function, task) for task in tasks]
-        futures.reverse()
-        while futures:
-            yield futures.pop().result()  # popped, so that a result is freed once it is used
+        waiting = iter(tasks)
+        futures: deque[Future[R]] = deque()
+        while True:
+            with _interrupts_held():  # submitting starts processes
+                ahead = islice(waiting, 4 * workers - len(futures))  # results not yet used
+                futures.extend(pool.submit(function, task) for task in ahead)
+            if not futures:
+                break
+            yield futures.popleft().result()
     except BrokenProcessPool as error:
         raise WorkerDiedError(
             "a worker process was killed, perhaps for lack of memory; try fewer workers"

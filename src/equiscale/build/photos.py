@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from equiscale.build.extras import import_extra
 from equiscale.build.options import Background
 from equiscale.core.errors import SourceError
 from equiscale.core.seeding import numpy_generator
-from equiscale.core.spec import CANVAS, OBJECT_SIZES
+from equiscale.core.spec import STIR_LAYOUT, Layout
 from equiscale.data.schema import Images, Integers
 
 if TYPE_CHECKING:
@@ -41,10 +42,11 @@ class BoxError(SourceError):
 
 @dataclass(frozen=True, order=True)
 class Photo:
-    """Where a picture is: a file, or a member of a zip archive."""
+    """Where a picture is: a file, or a member of a zip archive; perhaps with a mask."""
 
     path: Path
     member: str = ""
+    mask: Path | None = None
 
     def __str__(self) -> str:
         return f"{self.path}:{self.member}" if self.member else str(self.path)
@@ -102,24 +104,30 @@ class Cutting:
 
     Attributes:
         seed: Text from which, with an object's key, its positions are drawn.
+        layout: Canvas and object sizes.
         stretch: Make both sides of a box the object size; otherwise the longer one.
         background: What is shown beyond the photo's border.
         upright: Turn photos as their EXIF data says.
         skip_bad: Leave out pictures that cannot be decoded instead of stopping.
         channels: 3, or 1 for grey.
+        cutouts: Take an object's outline from its transparency or mask.
+        backgrounds: Pictures behind cut-outs, one for each object; none means black.
     """
 
     seed: str
+    layout: Layout = STIR_LAYOUT
     stretch: bool = False
     background: Background = Background.EDGE
     upright: bool = False
     skip_bad: bool = False
     channels: int = 3
+    cutouts: bool = False
+    backgrounds: tuple[Photo, ...] = ()
 
 
 @dataclass(frozen=True)
 class Cutouts:
-    """One object at every size: images [48, 64, 64, …] and positions [48, 2]."""
+    """One object at every size: images [s, c, c, …] and positions [s, 2]."""
 
     images: Images
     positions: Integers
@@ -137,7 +145,8 @@ class PhotoTask:
 def cut_photo(task: PhotoTask) -> list[Cutouts] | None:
     """Decode a photo once and cut its objects out; None if it is damaged and may be skipped."""
     try:
-        image = decode(task.photo, upright=task.cutting.upright)
+        read = decode_cutout if task.cutting.cutouts else decode
+        image = read(task.photo, task.cutting.upright)
     except BadPictureError:
         if task.cutting.skip_bad:
             return None
@@ -153,11 +162,29 @@ def decode(photo: Photo, upright: bool = False) -> Image:
         upright: Turn it as its EXIF data says.
     """
     with _opened(photo) as image:
-        if image.mode not in _EIGHT_BIT_MODES:
-            raise BadPictureError(photo, f"mode {image.mode}", "8 bits per channel")
-        if upright:
-            image = import_extra("PIL.ImageOps", "pillow").exif_transpose(image)
-        return _flatten(image)
+        return _flatten(_oriented(image, photo, upright))
+
+
+def decode_cutout(photo: Photo, upright: bool = False) -> Image:
+    """Decode a photo to RGBA; its mask, if it has one, becomes the alpha channel."""
+    if photo.mask is None:
+        with _opened(photo) as image:
+            return _oriented(image, photo, upright).convert("RGBA")
+    picture = decode(photo, upright)
+    mask = decode(Photo(photo.mask), upright).convert("L")
+    if mask.size != picture.size:
+        raise BadPictureError(photo.mask, f"a mask of {mask.size} pixels", f"{picture.size}")
+    levels = mask.getextrema()[1] == 255  # otherwise class indices: any but 0 is the object
+    picture.putalpha(mask if levels else mask.point([0] + [255] * 255))
+    return picture
+
+
+def find_outline(photo: Photo, upright: bool) -> Box:
+    """Return the box around what is not transparent in a cut-out."""
+    box = decode_cutout(photo, upright).getchannel("A").getbbox()
+    if box is None:
+        raise BadPictureError(photo, "a picture that is all transparent", "an object")
+    return Box(*box)
 
 
 def read_header(photo: Photo) -> tuple[int, int, str]:
@@ -194,23 +221,67 @@ def _opened(photo: Photo) -> Iterator[Image]:
 def cut_object(image: Image, item: PhotoObject, cutting: Cutting) -> Cutouts:
     """Show one object at every size, each time at a random place of the canvas."""
     generator = numpy_generator(cutting.seed, item.key)
+    canvas, sizes = cutting.layout.canvas, cutting.layout.sizes
     colour = (3,) if cutting.channels == 3 else ()
-    images = np.empty((len(OBJECT_SIZES), CANVAS, CANVAS, *colour), np.uint8)
-    positions = np.empty((len(OBJECT_SIZES), 2), np.int64)
-    for row, size in enumerate(OBJECT_SIZES):
-        zoom_x, zoom_y = _zooms(item.box, size, stretch=cutting.stretch)
-        left = draw_offset(item.box.left, item.box.right, zoom_x, image.width, generator)
-        top = draw_offset(item.box.top, item.box.bottom, zoom_y, image.height, generator)
-        x, y = item.box.left - left / zoom_x, item.box.top - top / zoom_y
-        window = Box(x, y, x + CANVAS / zoom_x, y + CANVAS / zoom_y)
-        view = resample(image, window, cutting.background)
-        images[row] = np.asarray(view if cutting.channels == 3 else view.convert("L"))
+    images = np.empty((len(sizes), canvas, canvas, *colour), np.uint8)
+    positions = np.empty((len(sizes), 2), np.int64)
+    if cutting.cutouts:
+        shown = paste_cutouts(image, item.box, cutting, generator)
+    else:
+        shown = cut_views(image, item.box, cutting, generator)
+    for row, (view, left, top) in enumerate(shown):
+        images[row] = np.asarray(view.convert("RGB" if colour else "L"))
         positions[row] = left, top
     return Cutouts(images, positions)
 
 
+def cut_views(
+    image: Image, box: Box, cutting: Cutting, generator: np.random.Generator
+) -> Iterator[tuple[Image, int, int]]:
+    """Yield an object over its own surroundings with its left and top, at every size."""
+    canvas = cutting.layout.canvas
+    for size in cutting.layout.sizes:
+        zoom_x, zoom_y = _zooms(box, size, stretch=cutting.stretch)
+        left = draw_offset(box.left, box.right, zoom_x, image.width, canvas, generator)
+        top = draw_offset(box.top, box.bottom, zoom_y, image.height, canvas, generator)
+        x, y = box.left - left / zoom_x, box.top - top / zoom_y
+        window = Box(x, y, x + canvas / zoom_x, y + canvas / zoom_y)
+        yield resample(image, window, canvas, cutting.background), left, top
+
+
+def paste_cutouts(
+    image: Image, box: Box, cutting: Cutting, generator: np.random.Generator
+) -> Iterator[tuple[Image, int, int]]:
+    """Yield a cut-out over one background with its left and top, at every size.
+
+    The square `box` is drawn anywhere on the canvas; edges are blended by the cut-out's alpha.
+    """
+    pillow: Any = import_extra("PIL.Image", "pillow")
+    canvas = cutting.layout.canvas
+    behind: Image = pillow.new("RGB", (canvas, canvas))
+    if cutting.backgrounds:
+        chosen = cutting.backgrounds[generator.integers(len(cutting.backgrounds))]
+        behind = _fitted_background(chosen, canvas)
+    hull = (math.floor(box.left), math.floor(box.top), math.ceil(box.right), math.ceil(box.bottom))
+    cutout = image.crop(hull)  # transparent beyond the picture
+    for size in cutting.layout.sizes:
+        left, top = map(int, generator.integers(0, canvas - size + 1, 2))
+        patch = cutout.resize((size, size), pillow.Resampling.LANCZOS)
+        view = behind.copy()
+        view.paste(patch, (left, top), patch)
+        yield view, left, top
+
+
+@lru_cache(maxsize=64)
+def _fitted_background(photo: Photo, canvas: int) -> Image:
+    """Return the central square of a picture on the canvas."""
+    image = decode(photo, upright=True)
+    fitted: Image = import_extra("PIL.ImageOps", "pillow").fit(image, (canvas, canvas))
+    return fitted
+
+
 def draw_offset(
-    start: float, end: float, zoom: float, side: int, generator: np.random.Generator
+    start: float, end: float, zoom: float, side: int, canvas: int, generator: np.random.Generator
 ) -> int:
     """Draw where an object starts on the canvas, along one axis.
 
@@ -221,29 +292,38 @@ def draw_offset(
         end: Where it ends.
         zoom: Canvas pixels per photo pixel.
         side: Length of the photo.
+        canvas: Length of the canvas.
         generator: Draws the offset.
     """
-    fitting = CANVAS - math.ceil((end - start) * zoom - _EPSILON)
+    fitting = canvas - math.ceil((end - start) * zoom - _EPSILON)
     bounds = (
-        math.ceil(CANVAS - (side - start) * zoom - _EPSILON),
+        math.ceil(canvas - (side - start) * zoom - _EPSILON),
         math.floor(start * zoom + _EPSILON),
     )  # the other way round where the photo is too small
     lowest, highest = (min(max(bound, 0), fitting) for bound in sorted(bounds))
     return int(generator.integers(lowest, highest + 1))
 
 
-def resample(image: Image, window: Box, background: Background) -> Image:
+def resample(image: Image, window: Box, canvas: int, background: Background) -> Image:
     """Show a window of a photo on the canvas, antialiased."""
     pillow: Any = import_extra("PIL.Image", "pillow")
-    image, window = _extended(image, window, background)
+    image, window = _extended(image, window, canvas, background)
     edges = (
         max(window.left, 0.0),
         max(window.top, 0.0),
         min(window.right, float(image.width)),
         min(window.bottom, float(image.height)),
     )
-    shown: Image = image.resize((CANVAS, CANVAS), pillow.Resampling.LANCZOS, box=edges)
+    shown: Image = image.resize((canvas, canvas), pillow.Resampling.LANCZOS, box=edges)
     return shown
+
+
+def _oriented(image: Image, photo: Photo, upright: bool) -> Image:
+    if image.mode not in _EIGHT_BIT_MODES:
+        raise BadPictureError(photo, f"mode {image.mode}", "8 bits per channel")
+    if upright:
+        image = import_extra("PIL.ImageOps", "pillow").exif_transpose(image)
+    return image
 
 
 def _flatten(image: Image) -> Image:
@@ -264,7 +344,7 @@ def _zooms(box: Box, object_size: int, stretch: bool) -> tuple[float, float]:
     return zoom, zoom
 
 
-def _extended(image: Image, window: Box, background: Background) -> tuple[Image, Box]:
+def _extended(image: Image, window: Box, canvas: int, background: Background) -> tuple[Image, Box]:
     """Return the photo, extended beyond its border if the window needs it, and the window there."""
     overhang = max(
         -window.left, -window.top, window.right - image.width, window.bottom - image.height
@@ -272,7 +352,7 @@ def _extended(image: Image, window: Box, background: Background) -> tuple[Image,
     if overhang <= _EPSILON:
         return image, window
     pillow: Any = import_extra("PIL.Image", "pillow")
-    reach = math.ceil(_LANCZOS_REACH * max(window.width, window.height) / CANVAS) + 1
+    reach = math.ceil(_LANCZOS_REACH * max(window.width, window.height) / canvas) + 1
     left, top = (max(0, math.floor(edge) - reach) for edge in (window.left, window.top))
     right = min(image.width, math.ceil(window.right) + reach)
     bottom = min(image.height, math.ceil(window.bottom) + reach)

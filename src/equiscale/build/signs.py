@@ -14,7 +14,7 @@ from equiscale.build.sources import checked_directory
 from equiscale.build.vector import render_svg
 from equiscale.core.errors import SourceError
 from equiscale.core.seeding import numpy_generator
-from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
+from equiscale.core.spec import STIR_LAYOUT, Layout, Split
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import Images, Integers, StirArrays
 
@@ -45,14 +45,16 @@ _PLACES = ("", "package_signs", "package/package_signs")  # as unpacked from npm
 class _Task:
     name: str
     svg: bytes
-    positions: Integers  # [3, 48, 2]
-    colours: Images  # [3, 48, 3]
+    positions: Integers  # [3, s, 2]
+    colours: Images  # [3, s, 3]
+    layout: Layout
 
 
 def build_signs(
     source: Path,
     background: SignBackground = SignBackground.PLAIN,
-    num_instances: int = 1,
+    num_instances: int | None = None,
+    layout: Layout = STIR_LAYOUT,
     workers: int = 1,
     progress: Progress = no_progress,
 ) -> StirArrays:
@@ -61,27 +63,33 @@ def build_signs(
     Args:
         source: The unpacked package, or its folder of drawings.
         background: Plain black, or one random colour per image.
-        num_instances: Images per class, split and object size.
+        num_instances: Images per class, split and object size; None means 1.
+        layout: Canvas and object sizes.
         workers: Number of processes; the result does not depend on it.
         progress: Called as `progress(done, total)`.
     """
-    check_num_instances(num_instances)
     card = CARDS["signs"]
-    positions = draw_positions(card.num_classes, num_instances)
+    count = card.num_instances if num_instances is None else num_instances
+    check_num_instances(count)
+    positions = draw_positions(card.num_classes, count, layout)
     colours = _draw_colours(positions.shape[:-1], background)
     drawings = _read_drawings(source)
     tasks = [
         _Task(
-            name, drawings[name], positions[:, :, label, instance], colours[:, :, label, instance]
+            name,
+            drawings[name],
+            positions[:, :, label, instance],
+            colours[:, :, label, instance],
+            layout,
         )
         for label, name in enumerate(card.class_names)
-        for instance in range(num_instances)
+        for instance in range(count)
     ]
     results = map_in_order(_render, tasks, workers, progress)
-    images = collect_instances(results, card.num_classes, num_instances, channels=3)
+    images = collect_instances(results, card.num_classes, count, 3, layout)
     description = f"{card.description} Background: {background.value}."
     metadata = card.metadata() | {"description": description}
-    return StirArrays.assemble(images, positions, card.class_names, metadata)
+    return StirArrays.assemble(images, positions, card.class_names, metadata, layout.sizes)
 
 
 def _read_drawings(source: Path) -> dict[str, bytes]:
@@ -106,10 +114,11 @@ def _draw_colours(shape: tuple[int, ...], background: SignBackground) -> Images:
 
 
 def _render(task: _Task) -> Images:
-    """Render one sign at every size and put it at its places: [3, 48, 64, 64, 3]."""
-    images = np.empty((len(Split), len(OBJECT_SIZES), CANVAS, CANVAS, 3), np.uint8)
+    """Render one sign at every size and put it at its places: [3, s, c, c, 3]."""
+    sizes, canvas = task.layout.sizes, task.layout.canvas
+    images = np.empty((len(Split), len(sizes), canvas, canvas, 3), np.uint8)
     images[:] = task.colours[:, :, None, None]
-    for row, size in enumerate(OBJECT_SIZES):
+    for row, size in enumerate(sizes):
         drawing = render_svg(task.svg, task.name, output_width=size, output_height=size)
         for split in range(len(Split)):
             left, top = task.positions[split, row]

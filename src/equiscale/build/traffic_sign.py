@@ -17,6 +17,7 @@ from equiscale.build.sources import (
     read_text,
 )
 from equiscale.core.errors import SourceError
+from equiscale.core.spec import STIR_LAYOUT, Layout
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import StirArrays
 
@@ -31,6 +32,7 @@ def build_traffic_sign(
     source: Path,
     num_instances: int | None = None,
     skip_bad: bool = False,
+    layout: Layout = STIR_LAYOUT,
     workers: int = 1,
     progress: Progress = no_progress,
 ) -> StirArrays:
@@ -40,6 +42,7 @@ def build_traffic_sign(
         source: Holds `mtsd_v2_fully_annotated/` (unpacked) and the four image archives.
         num_instances: Signs per class and split; None means the published 25.
         skip_bad: Leave out damaged photos, and say so.
+        layout: Canvas and object sizes.
         workers: Number of processes; the result does not depend on it.
         progress: Called as `progress(done, total)`, counting photos.
     """
@@ -57,9 +60,9 @@ def build_traffic_sign(
 
     def choose(damaged: frozenset[Photo]) -> Choice:
         usable = (sign for sign in signs if sign.photo not in damaged)
-        return deal_largest(usable, _shorter_side, count, source)
+        return deal_largest(usable, _shorter_side, count, max(layout.sizes), source)
 
-    cutting = Cutting(seed="trafficsign", stretch=True, skip_bad=skip_bad)
+    cutting = Cutting(seed="trafficsign", layout=layout, stretch=True, skip_bad=skip_bad)
     return build_from_photos(choose, card.metadata(), cutting, workers, progress)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equiscale.build.options import Background, SignBackground, SourceFormat
 from equiscale.cli.options import split_names
-from equiscale.core.spec import Split
+from equiscale.core.errors import OptionError
+from equiscale.core.spec import STIR_LAYOUT, Layout, Split, describe_sizes
+from equiscale.data.catalog import CARDS, DatasetCard, dataset_path, is_embedded, locate_dataset
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,6 +43,9 @@ Instances = Annotated[
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out damaged pictures, and name them.")
 ]
+Canvas = Annotated[int | None, typer.Option(min=1, help="Side of the images in pixels.")]
+Sizes = Annotated[str, typer.Option(help="Object sizes in pixels: 28,56,112.")]
+Behind = Annotated[SignBackground, typer.Option(help="Behind the signs: black or random colours.")]
 Report = Callable[[int, int], None]
 
 
@@ -49,7 +56,6 @@ def list_datasets() -> None:
     from rich.table import Table
 
     from equiscale.core.files import cache_directory
-    from equiscale.data.catalog import CARDS, dataset_path, is_embedded
 
     table = Table("name", "classes", "instances", "channels", "license", "published", "here")
     table.columns[0].no_wrap = True
@@ -67,7 +73,6 @@ def list_datasets() -> None:
 def info(name: Name) -> None:
     """Show a dataset's card, and its file if it is on this machine."""
     from equiscale.core.errors import DatasetNotFoundError
-    from equiscale.data.catalog import CARDS, locate_dataset
     from equiscale.data.schema import read_arrays
 
     if name in CARDS:
@@ -79,6 +84,8 @@ def info(name: Name) -> None:
                 "classes": ", ".join(card.class_names) or f"{card.num_classes}, named in the file",
                 "instances": f"{card.num_instances} per class, split and object size",
                 "channels": str(card.channels),
+                "canvas": str(card.layout.canvas),
+                "object sizes": describe_sizes(card.layout.sizes),
                 "license": card.license,
                 "source": card.source,
                 "cite": card.citation,
@@ -106,7 +113,6 @@ def download(
     force: Force = False,
 ) -> None:
     """Fetch published files from Zenodo, checked against the record."""
-    from equiscale.data.catalog import CARDS
     from equiscale.data.download import download_dataset
 
     progress = sys.stderr.isatty()
@@ -120,131 +126,67 @@ def preview(
     name: Name,
     out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("preview.png"),
     split: Annotated[Split, typer.Option(help="Which part.")] = Split.TRAIN,
-    sizes: Annotated[str, typer.Option(help="Object sizes.")] = "64,56,48,40,32,24,17",
+    sizes: Annotated[str, typer.Option(help="Object sizes. (default: seven of them)")] = "",
     instance: Annotated[int, typer.Option(help="Which instance of each class.")] = 0,
     boxes: Annotated[bool, typer.Option("--boxes", help="Draw the objects' boxes.")] = False,
 ) -> None:
     """Draw a contact sheet: classes down, object sizes across."""
     from equiscale.build.preview import draw_preview, write_preview
-    from equiscale.data.catalog import locate_dataset
     from equiscale.data.schema import read_arrays
 
     arrays = read_arrays(locate_dataset(name))
-    chosen = [_parse_size(word) for word in sizes.split(",")]
-    write_preview(out, draw_preview(arrays, split, chosen, instance, boxes))
+    write_preview(out, draw_preview(arrays, split, _parse_sizes(sizes), instance, boxes))
     typer.echo(out)
 
 
-@build_app.command()
-def emoji(out: Out = None, workers: Workers = None, force: Force = False) -> None:
-    """Render Font Awesome's faces, exactly as published. Needs no source."""
-    from equiscale.build.emoji import build_emoji
-
-    with _building("emoji", out, workers, force) as job:
-        job.write(build_emoji(job.workers, job.report))
-
-
-@build_app.command()
-def mnist(
-    source: Source,
-    out: Out = None,
-    instances: Instances = None,
-    workers: Workers = None,
-    force: Force = False,
-) -> None:
-    """Build from the four idx files of MNIST (gzipped or not)."""
-    from equiscale.build.mnist import build_mnist
-
-    with _building("mnist", out, workers, force) as job:
-        job.write(build_mnist(source, instances, job.workers, job.report))
+_OPTIONS: dict[str, tuple[str, Any, Any]] = {  # parameter of the builder, annotation, default
+    "source": ("source", Source, inspect.Parameter.empty),
+    "background": ("background", Behind, SignBackground.PLAIN),
+    "instances": ("num_instances", Instances, None),
+    "skip_bad": ("skip_bad", SkipBad, False),
+}
+_COMMON = {
+    "canvas": (Canvas, None),
+    "sizes": (Sizes, ""),
+    "out": (Out, None),
+    "workers": (Workers, None),
+    "force": (Force, False),
+}
 
 
-@build_app.command()
-def fashion(
-    source: Source,
-    out: Out = None,
-    instances: Instances = None,
-    workers: Workers = None,
-    force: Force = False,
-) -> None:
-    """Build from the four idx files of Fashion-MNIST (gzipped or not)."""
-    from equiscale.build.mnist import build_fashion
+def _add_build_command(card: DatasetCard) -> None:
+    """Add `equiscale data build NAME` with the options that the card names."""
 
-    with _building("fashion", out, workers, force) as job:
-        job.write(build_fashion(source, instances, job.workers, job.report))
+    def command(**given: Any) -> None:  # noqa: ANN401 - whatever the options are
+        canvas, sizes, out, workers, force = (given.pop(name) for name in _COMMON)
+        arguments = {_OPTIONS[name][0]: value for name, value in given.items()}
+        layout = _parse_layout(canvas, sizes, card.layout)
+        module, _, function = card.builder.partition(":")
+        with _building(card.name, out, workers, force) as job:
+            build = getattr(importlib.import_module(module), function)
+            job.write(build(**arguments, layout=layout, workers=job.workers, progress=job.report))
 
-
-@build_app.command()
-def signs(
-    source: Source,
-    background: Annotated[
-        SignBackground, typer.Option(help="Behind the signs: black, or random colours.")
-    ] = SignBackground.PLAIN,
-    out: Out = None,
-    instances: Annotated[int, typer.Option(min=1, help="Instances per class and split.")] = 1,
-    workers: Workers = None,
-    force: Force = False,
-) -> None:
-    """Render 16 traffic signs in colour (npm pack @rapideditor/mapillary_sprite_source@1.8.0)."""
-    from equiscale.build.signs import build_signs
-
-    with _building("signs", out, workers, force) as job:
-        job.write(build_signs(source, background, instances, job.workers, job.report))
+    options = {name: _OPTIONS[name][1:] for name in card.options} | _COMMON
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, keyword, default=default, annotation=kind)
+            for name, (kind, default) in options.items()
+        ]
+    )
+    command.__annotations__ = {name: kind for name, (kind, _) in options.items()}
+    build_app.command(card.name, help=card.build_help)(command)
 
 
-@build_app.command()
-def trafficsign(
-    source: Source,
-    out: Out = None,
-    instances: Instances = None,
-    skip_bad: SkipBad = False,
-    workers: Workers = None,
-    force: Force = False,
-) -> None:
-    """Build from the Mapillary Traffic Sign Dataset v2 (fully annotated part, zips in place)."""
-    from equiscale.build.traffic_sign import build_traffic_sign
-
-    with _building("trafficsign", out, workers, force) as job:
-        job.write(build_traffic_sign(source, instances, skip_bad, job.workers, job.report))
-
-
-@build_app.command()
-def aerial(
-    source: Source,
-    out: Out = None,
-    instances: Instances = None,
-    skip_bad: SkipBad = False,
-    workers: Workers = None,
-    force: Force = False,
-) -> None:
-    """Build from DOTA v1.5 (zips in place)."""
-    from equiscale.build.aerial import build_aerial
-
-    with _building("aerial", out, workers, force) as job:
-        job.write(build_aerial(source, instances, skip_bad, job.workers, job.report))
-
-
-@build_app.command()
-def gtsrb(
-    source: Source,
-    out: Out = None,
-    instances: Instances = None,
-    skip_bad: SkipBad = False,
-    workers: Workers = None,
-    force: Force = False,
-) -> None:
-    """Build from the German Traffic Sign Recognition Benchmark (zips in place, or unpacked)."""
-    from equiscale.build.gtsrb import build_gtsrb
-
-    with _building("gtsrb", out, workers, force) as job:
-        job.write(build_gtsrb(source, instances, skip_bad, job.workers, job.report))
+for _name in CARDS:
+    _add_build_command(CARDS[_name])
 
 
 @build_app.command()
 def folder(
     source: Source,
     name: Annotated[str, typer.Option(help="How the dataset is called.")],
-    layout: Annotated[
+    source_format: Annotated[
         SourceFormat, typer.Option("--format", help="How the pictures are annotated.")
     ] = SourceFormat.AUTO,
     classes: Annotated[str, typer.Option(help="Only these classes: a,b,c.")] = "",
@@ -255,10 +197,29 @@ def folder(
     background: Annotated[
         Background, typer.Option(help="Beyond a picture's border: its edge, or black.")
     ] = Background.EDGE,
+    cutouts: Annotated[
+        bool, typer.Option("--cutouts", help="Cut objects out along their transparency.")
+    ] = False,
+    masks: Annotated[
+        Path | None, typer.Option(help="Masks, each with the name of its picture; cut-outs.")
+    ] = None,
+    backgrounds: Annotated[
+        Path | None, typer.Option(help="Pictures behind cut-outs. (default: black)")
+    ] = None,
+    group_by: Annotated[
+        str,
+        typer.Option(
+            help="What is never split: a folder level (1, 2, …), or a regular expression "
+            "for the picture's path."
+        ),
+    ] = "",
     grey: Annotated[bool, typer.Option("--grey", help="Grey images.")] = False,
     allow_upscaling: Annotated[
-        bool, typer.Option("--allow-upscaling", help="Admit objects smaller than 64 pixels.")
+        bool,
+        typer.Option("--allow-upscaling", help="Admit objects below the largest object size."),
     ] = False,
+    canvas: Canvas = None,
+    sizes: Sizes = "",
     skip_bad: SkipBad = False,
     license_text: Annotated[
         str, typer.Option("--license", help="Terms of the pictures.")
@@ -268,15 +229,20 @@ def folder(
     workers: Workers = None,
     force: Force = False,
 ) -> None:
-    """Build from your own pictures: a folder per class, COCO JSON or YOLO boxes."""
+    """Build from your own pictures: a folder per class, cut-outs, COCO JSON or YOLO boxes."""
     from equiscale.build.folder import FolderOptions, build_folder
 
     options = FolderOptions(
         name=name,
-        layout=layout,
+        source_format=source_format,
         classes=split_names(classes),
         num_instances=instances,
+        layout=_parse_layout(canvas, sizes, STIR_LAYOUT),
         background=background,
+        cutouts=cutouts,
+        masks=masks,
+        backgrounds=backgrounds,
+        group_by=group_by,
         grey=grey,
         allow_upscaling=allow_upscaling,
         skip_bad=skip_bad,
@@ -309,7 +275,6 @@ def _building(name: str, out: Path | None, workers: int | None, force: bool) -> 
     from rich.progress import Progress
 
     from equiscale.core.cores import available_cores
-    from equiscale.data.catalog import dataset_path
     from equiscale.data.schema import check_target
 
     path = out or dataset_path(name)
@@ -338,8 +303,6 @@ def _terminated_cleanly() -> Iterator[None]:
 
 def _compare_content(name: str, found: str) -> dict[str, str]:
     """Tell whether a file holds what its card promises, where the card does."""
-    from equiscale.data.catalog import CARDS
-
     expected = CARDS[name].content_hash if name in CARDS else None
     if expected is None:
         return {}
@@ -349,21 +312,24 @@ def _compare_content(name: str, found: str) -> dict[str, str]:
 def _add_own_datasets(table: Table) -> None:
     """Add the files in the cache directory that the catalog does not know."""
     from equiscale.core.files import cache_directory
-    from equiscale.data.catalog import CARDS
-    from equiscale.data.schema import SUFFIX
+    from equiscale.data.catalog import SUFFIX
 
     for path in sorted(cache_directory().glob(f"*{SUFFIX}")):
         if path.stem not in CARDS:
             table.add_row(path.stem, "", "", "", "", "your own", "yes")
 
 
-def _parse_size(word: str) -> int:
-    from equiscale.core.errors import OptionError
-
+def _parse_sizes(text: str) -> list[int]:
     try:
-        return int(word)
+        return [int(word) for word in split_names(text)]
     except ValueError:
-        raise OptionError(f"object size {word!r}: choose some of 17…64, as in 64,32,17") from None
+        raise OptionError(f"object sizes {text!r}: write integers, as in 64,32,17") from None
+
+
+def _parse_layout(canvas: int | None, sizes: str, default: Layout) -> Layout:
+    if canvas is None and not sizes:
+        return default
+    return Layout.of(canvas or default.canvas, _parse_sizes(sizes) or default.sizes)
 
 
 def _print_fields(fields: dict[str, str]) -> None:

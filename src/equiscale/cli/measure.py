@@ -12,7 +12,7 @@ from rich.text import Text
 
 from equiscale.cli import options
 from equiscale.core.errors import OptionError
-from equiscale.core.spec import LARGE, MEDIUM, SMALL
+from equiscale.core.spec import thirds
 
 if TYPE_CHECKING:
     from torch import nn
@@ -89,7 +89,7 @@ def _measure(model: nn.Module, dataset: StirDataset, out: Path | None) -> None:
 
 def _accuracy_table(per_size: dict[int, float]) -> Table:
     table = Table("object sizes", "accuracy", box=None, pad_edge=False)
-    for sizes in (SMALL, MEDIUM, LARGE, range(17, 65)):
+    for sizes in (*thirds(per_size), tuple(sorted(per_size))):
         mean = sum(per_size[size] for size in sizes) / len(sizes)
         table.add_row(f"{sizes[0]}…{sizes[-1]}", f"{mean:.2%}")
     return table

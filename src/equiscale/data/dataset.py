@@ -7,17 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from equiscale.core.errors import OptionError
-from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
+from equiscale.core.spec import Scenario, Split, describe_sizes
 from equiscale.data.catalog import locate_dataset
 from equiscale.data.schema import StirArrays, read_arrays
-
-_SPLITS = tuple(Split)
 
 
 class Item(NamedTuple):
@@ -29,11 +26,23 @@ class Item(NamedTuple):
     position: Tensor
 
 
+def to_float(pixels: Tensor) -> Tensor:
+    """`[N, C, H, W] -> [N, C, H, W]`: uint8 to float32 in [0, 1]; other types stay as they are.
+
+    Examples:
+        >>> to_float(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+        tensor([[[[0., 1.]]]])
+    """
+    if pixels.dtype != torch.uint8:
+        return pixels
+    # A divisor on the device: CUDA would multiply by the rounded inverse of a number.
+    return pixels.contiguous().float() / torch.tensor(255.0, device=pixels.device)
+
+
 class Selection(Dataset[Item]):
     """The images of one split at the chosen object sizes, in file order.
 
-    Order: object size descending, then class, then instance. It holds no copy of the dataset:
-    `images` converts the chosen ones on first use, and an item is converted when it is asked for.
+    Order: object size as in the file (published: descending), then class, then instance.
 
     Args:
         arrays: The dataset's contents.
@@ -45,75 +54,66 @@ class Selection(Dataset[Item]):
         self, arrays: StirArrays, split: Split | str, sizes: Iterable[int] | None = None
     ) -> None:
         self.split = _checked_split(split)
-        self.sizes = _checked_sizes(sizes)
+        self.sizes = _checked_sizes(sizes, arrays.sizes)
         self._arrays = arrays
-        self._split_index = _SPLITS.index(self.split)
-        self._rows = [OBJECT_SIZES.index(size) for size in self.sizes]
+        self._part = list(Split).index(self.split)
+        rows = [arrays.sizes.index(size) for size in self.sizes]
+        adjacent = rows == list(range(rows[0], rows[-1] + 1))
+        self._rows = slice(rows[0], rows[-1] + 1) if adjacent else rows
+
+    @cached_property
+    def pixels(self) -> Tensor:
+        """All images, uint8 [N, C, H, W]; adjacent sizes are a view of the dataset's array."""
+        canvas = self._arrays.canvas
+        chosen = self._arrays.images[self._part][self._rows]
+        pixels = chosen.reshape(-1, canvas, canvas, self._arrays.channels)
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
     @cached_property
     def images(self) -> Tensor:
-        """All images, float32 [N, C, 64, 64] in [0, 1]."""
-        source = self._arrays.images[self._split_index]
-        per_size = self._arrays.num_classes * self._arrays.num_instances
-        out = np.empty(
-            (len(self._rows), per_size, self._arrays.channels, CANVAS, CANVAS), np.float32
-        )
-        for target, row in zip(out, self._rows, strict=True):
-            pixels = source[row].reshape(per_size, CANVAS, CANVAS, -1)
-            np.divide(pixels.transpose(0, 3, 1, 2), np.float32(255), out=target)
-        return torch.from_numpy(out.reshape(-1, *out.shape[2:]))
+        """All images, float32 [N, C, H, W] in [0, 1]: four times the memory of `pixels`."""
+        return to_float(self.pixels)
 
     @cached_property
     def labels(self) -> Tensor:
         """Class indices, int64 [N]."""
-        return torch.from_numpy(self._arrays.labels[self._split_index][self._rows].reshape(-1))
+        return torch.from_numpy(self._arrays.labels[self._part][self._rows].reshape(-1))
 
     @cached_property
     def object_sizes(self) -> Tensor:
         """Object sizes, int64 [N]."""
-        chosen = self._arrays.object_sizes[self._split_index][self._rows]
-        return torch.from_numpy(chosen.reshape(-1))
+        return torch.from_numpy(self._arrays.object_sizes[self._part][self._rows].reshape(-1))
 
     @cached_property
     def positions(self) -> Tensor:
         """Left and top distances of the objects' boxes, int64 [N, 2]."""
-        chosen = self._arrays.positions[self._split_index][self._rows]
-        return torch.from_numpy(chosen.reshape(-1, 2))
+        return torch.from_numpy(self._arrays.positions[self._part][self._rows].reshape(-1, 2))
 
     def __len__(self) -> int:
-        return len(self._rows) * self._arrays.num_classes * self._arrays.num_instances
+        return len(self.sizes) * self._arrays.num_classes * self._arrays.num_instances
 
     def __getitem__(self, index: int) -> Item:
         if not -len(self) <= index < len(self):
             raise IndexError(f"item {index} of a selection of {len(self)}")
-        index %= len(self)
         return Item(
-            image=self._convert(index),
+            image=to_float(self.pixels[index]),
             label=int(self.labels[index]),
             object_size=int(self.object_sizes[index]),
             position=self.positions[index],
         )
 
-    def _convert(self, index: int) -> Tensor:
-        """Return one image as float32 [C, 64, 64]."""
-        row, within = divmod(index, self._arrays.num_classes * self._arrays.num_instances)
-        label, instance = divmod(within, self._arrays.num_instances)
-        pixels = self._arrays.images[self._split_index, self._rows[row], label, instance]
-        image = pixels.reshape(CANVAS, CANVAS, -1).transpose(2, 0, 1)
-        return torch.from_numpy(np.divide(image, np.float32(255), dtype=np.float32, order="C"))
-
 
 class StirDataset:
-    """A dataset in memory, as the bytes of its file.
+    """A dataset: the arrays of its file, and what its axes say.
 
     Args:
         name: How reports call it.
         arrays: Its validated contents.
 
     Examples:
-        >>> dataset = load_dataset("emoji")  # doctest: +SKIP
-        >>> train = dataset.select(Split.TRAIN, Scenario.MID_TO_REST.train_sizes)  # doctest: +SKIP
-        >>> train.images.shape  # doctest: +SKIP
+        >>> dataset = load_dataset("emoji")
+        >>> train = dataset.select(Split.TRAIN, Scenario.MID_TO_REST)
+        >>> train.images.shape
         torch.Size([576, 1, 64, 64])
     """
 
@@ -142,18 +142,37 @@ class StirDataset:
         return self.arrays.channels
 
     @property
+    def canvas(self) -> int:
+        """Side of an image in pixels."""
+        return self.arrays.canvas
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Object sizes in file order."""
+        return self.arrays.sizes
+
+    @property
     def content_hash(self) -> str:
         """SHA-256 of the arrays, their shapes and the class names."""
         return self.arrays.content_hash
 
-    def select(self, split: Split | str, sizes: Iterable[int] | None = None) -> Selection:
-        """Choose one split at some object sizes (None: all), without copying anything yet."""
+    def select(
+        self, split: Split | str, sizes: Iterable[int] | Scenario | str | None = None
+    ) -> Selection:
+        """Choose one split at some object sizes, without copying anything yet.
+
+        Args:
+            split: Which part.
+            sizes: Object sizes, or the scenario that says which; None means all.
+        """
+        if isinstance(sizes, str):
+            sizes = Scenario.named(sizes).sizes(split, self.sizes)
         return Selection(self.arrays, split, sizes)
 
     def __repr__(self) -> str:
         return (
             f"StirDataset({self.name!r}, classes={self.num_classes}, "
-            f"instances={self.num_instances}, channels={self.channels})"
+            f"instances={self.num_instances}, channels={self.channels}, canvas={self.canvas})"
         )
 
 
@@ -185,15 +204,16 @@ def _checked_split(split: Split | str) -> Split:
         raise OptionError(f"split {split!r}: choose train, valid or test") from None
 
 
-def _checked_sizes(sizes: Iterable[int] | None) -> tuple[int, ...]:
+def _checked_sizes(sizes: Iterable[int] | None, known: tuple[int, ...]) -> tuple[int, ...]:
     """Return the chosen sizes, each once, in file order."""
     if sizes is None:
-        return OBJECT_SIZES
+        return known
+    choices = f"choose some of {describe_sizes(known)}"
     try:
         chosen = set(sizes)
     except TypeError:
-        raise OptionError(f"object sizes {sizes!r}: choose some of 17…64, as a list") from None
-    if not chosen or not chosen <= set(OBJECT_SIZES):
-        wrong = sorted(chosen - set(OBJECT_SIZES), key=repr) or "none"
-        raise OptionError(f"object sizes {wrong}: choose some of 17…64")
-    return tuple(size for size in OBJECT_SIZES if size in chosen)
+        raise OptionError(f"object sizes {sizes!r}: {choices}, as a list") from None
+    if not chosen or not chosen <= set(known):
+        wrong = sorted(chosen - set(known), key=repr) or "none"
+        raise OptionError(f"object sizes {wrong}: {choices}")
+    return tuple(size for size in known if size in chosen)

@@ -1,20 +1,23 @@
-"""What a STIR file holds: keys, axes, dtypes, and the one place that validates them. No torch.
+"""The file format of all datasets: read, validate, write.
 
-A file is a compressed npz. `n` classes, `m` instances; splits are train, valid, test and object
-sizes run from 64 down to 17:
+A dataset is an npz file without pickled objects, exactly as published. With s object sizes, n
+classes, m instances per class and a canvas of c pixels; the splits are train, valid, test:
 
-| key        | shape                                       | dtype   | meaning                  |
-| ---------- | ------------------------------------------- | ------- | ------------------------ |
-| `imgs`     | (3, 48, n, m, 64, 64), colour (…, 64, 64, 3) | uint8   | the images               |
-| `lbls`     | (3, 48, n, m)                               | integer | class index              |
-| `scls`     | (3, 48, n, m)                               | integer | object size              |
-| `psts`     | (3, 48, n, m, 2)                            | integer | box's distance left, top |
-| `metadata` | (6, 2)                                      | text    | name and value           |
-| `lbldata`  | (n,)                                        | text    | class names              |
+| key        | shape                                  | dtype   | meaning                  |
+| ---------- | -------------------------------------- | ------- | ------------------------ |
+| `imgs`     | (3, s, n, m, c, c), colour (…, c, c, 3) | uint8   | the images               |
+| `lbls`     | (3, s, n, m)                           | integer | class index              |
+| `scls`     | (3, s, n, m)                           | integer | object size              |
+| `psts`     | (3, s, n, m, 2)                        | integer | box's distance left, top |
+| `metadata` | (6, 2)                                 | text    | name and value           |
+| `lbldata`  | (n,)                                   | text    | class names              |
 
-The object size is the longer side of an object's box. Published aerial boxes are not square, and
-the shorter side may leave less room than the object size: the square of that size at `psts` can
-reach beyond the canvas, so that only `psts` itself is checked.
+Canvas and object sizes are properties of a file; the published ones have 64 pixels and the sizes
+64 down to 17. The object size is the longer side of an object's box. Published aerial boxes are
+not square, and objects may be larger than the canvas: the square of that size at `psts` can reach
+beyond the canvas, so only `psts` itself is checked.
+
+Images of more than `STORED_BYTES` are not compressed, so that they can be mapped into memory.
 """
 
 from __future__ import annotations
@@ -35,18 +38,21 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from equiscale.core.errors import DatasetFormatError, StorageError
+from equiscale.core.errors import DatasetFormatError, OptionError, StorageError
 from equiscale.core.files import atomic_write, canonical_json
-from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split
+from equiscale.core.spec import STIR_LAYOUT, Layout, Split
+from equiscale.data.catalog import SUFFIX
 
-SUFFIX = ".npz"
 METADATA_KEYS = ("title", "description", "author", "license", "version", "date")
 KEYS = ("imgs", "lbls", "scls", "psts", "metadata", "lbldata")
 MAX_BYTES = 8 << 30
-"""Largest uncompressed size that is read: ten times the largest published file."""
+"""Largest size that is unpacked: ten times the largest published file."""
+
+STORED_BYTES = 1 << 30
+"""Images of more bytes are stored uncompressed; published files have fewer."""
 
 _MAX_TEXT_BYTES = 16 << 20
-_FIXED = (len(Split), len(OBJECT_SIZES))
+_CHUNK = 1 << 20
 _NPY_HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -74,10 +80,10 @@ class StirArrays:
     """The contents of one dataset file, validated at construction.
 
     Attributes:
-        images: uint8 [3, 48, n, m, 64, 64] or [3, 48, n, m, 64, 64, 3].
-        labels: int64 [3, 48, n, m].
-        object_sizes: int64 [3, 48, n, m].
-        positions: int64 [3, 48, n, m, 2], the box's distance from the left and the top edge.
+        images: uint8 [3, s, n, m, c, c] or [3, s, n, m, c, c, 3]; mapped if stored uncompressed.
+        labels: int64 [3, s, n, m].
+        object_sizes: int64 [3, s, n, m].
+        positions: int64 [3, s, n, m, 2], the box's distance from the left and the top edge.
         class_names: One name per class.
         metadata: Title, description, author, license, version and date.
         path: The file they came from, for messages.
@@ -103,15 +109,14 @@ class StirArrays:
         positions: Integers,
         class_names: Sequence[str],
         metadata: Mapping[str, str],
+        sizes: Sequence[int] = STIR_LAYOUT.sizes,
     ) -> StirArrays:
         """Add the labels and object sizes that the axes imply."""
-        num_classes, num_instances = images.shape[2:4]
-        shape = (*_FIXED, num_classes, num_instances)
-        sizes = np.asarray(OBJECT_SIZES)[None, :, None, None]
+        shape = images.shape[:4]
         return cls(
             images=images,
-            labels=np.broadcast_to(np.arange(num_classes)[:, None], shape).copy(),
-            object_sizes=np.broadcast_to(sizes, shape).copy(),
+            labels=np.broadcast_to(np.arange(shape[2])[:, None], shape).copy(),
+            object_sizes=np.broadcast_to(np.array(sizes)[:, None, None], shape).copy(),
             positions=positions.astype(np.int64),
             class_names=tuple(class_names),
             metadata=dict(metadata),
@@ -131,6 +136,16 @@ class StirArrays:
     def channels(self) -> int:
         """1 for grey images, 3 for colour."""
         return 3 if self.images.ndim == 7 else 1
+
+    @property
+    def canvas(self) -> int:
+        """Side of an image in pixels."""
+        return int(self.images.shape[4])
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Object sizes in file order."""
+        return tuple(map(int, self.object_sizes[0, :, 0, 0]))
 
     @cached_property
     def content_hash(self) -> str:
@@ -174,7 +189,7 @@ def read_arrays(path: Path, max_bytes: int = MAX_BYTES) -> StirArrays:
 
     Args:
         path: An npz in the STIR format, from here or as published.
-        max_bytes: Refuse files that declare more than this.
+        max_bytes: Refuse files that unpack to more than this.
 
     Raises:
         DatasetFormatError: The file breaks the format, is damaged or declares too much.
@@ -183,11 +198,11 @@ def read_arrays(path: Path, max_bytes: int = MAX_BYTES) -> StirArrays:
     path = Path(path)
     with _opened(path) as file, _reading(path), zipfile.ZipFile(file) as archive:
         headers = _read_headers(archive, path)
-        _check_declared_size(headers, path, max_bytes)
+        _check_declared_size(headers, archive, path, max_bytes)
         if headers["lbls"].shape[3:] == ():  # early files of one instance lack that axis
             headers = _with_instance_axis(headers)
         _check_shapes(headers, path)
-        arrays = {key: _read_member(archive, key) for key in KEYS}
+        arrays = {key: _read_member(archive, key, file) for key in KEYS}
     shape = headers["lbls"].shape
     return StirArrays(
         images=arrays["imgs"].reshape(headers["imgs"].shape),
@@ -232,16 +247,21 @@ def write_arrays(path: Path, arrays: StirArrays) -> None:
     Raises:
         StorageError: The file cannot be written; whatever was there before is untouched.
     """
-    with atomic_write(path) as file:
-        np.savez_compressed(
-            file,
-            imgs=arrays.images,
-            lbls=arrays.labels,
-            scls=arrays.object_sizes,
-            psts=arrays.positions,
-            metadata=np.array([[key, arrays.metadata[key]] for key in METADATA_KEYS]),
-            lbldata=np.array(arrays.class_names),
-        )
+    members: dict[str, npt.NDArray[Any]] = {
+        "imgs": arrays.images,
+        "lbls": arrays.labels,
+        "scls": arrays.object_sizes,
+        "psts": arrays.positions,
+        "metadata": np.array([[key, arrays.metadata[key]] for key in METADATA_KEYS]),
+        "lbldata": np.array(arrays.class_names),
+    }
+    with atomic_write(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for key, array in members.items():
+            info = zipfile.ZipInfo(f"{key}.npy")
+            mapped = array.nbytes > STORED_BYTES
+            info.compress_type = zipfile.ZIP_STORED if mapped else zipfile.ZIP_DEFLATED
+            with archive.open(info, "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -291,17 +311,39 @@ def _parse_npy_header(member: IO[bytes]) -> _Header:
     if version not in _NPY_HEADERS:
         raise ValueError(f"npy format version {version}")
     try:
-        shape, _, dtype = _NPY_HEADERS[version](member)
+        shape, by_columns, dtype = _NPY_HEADERS[version](member)
     except Exception as error:  # NumPy's parser lets out whatever Python's own parser raises
         raise ValueError(f"npy header: {error}") from error
+    if by_columns and len(shape) > 1:
+        raise ValueError("an array in Fortran order")
     return _Header(shape, dtype)
 
 
-def _read_member(archive: zipfile.ZipFile, key: str) -> npt.NDArray[Any]:
+def _read_member(archive: zipfile.ZipFile, key: str, file: IO[bytes]) -> npt.NDArray[Any]:
     with archive.open(f"{key}.npy") as member:
-        array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
-        member.read(1)  # reaching the end makes zipfile compare the checksum
+        array: npt.NDArray[Any]
+        if _is_mapped(archive, key):
+            header = _parse_npy_header(member)
+            start = _data_offset(archive, key, file) + member.tell()
+            array = np.memmap(file, header.dtype, "c", start, header.shape)
+        else:
+            array = np.lib.format.read_array(member, allow_pickle=False)
+        while member.read(_CHUNK):  # reaching the end makes zipfile compare the checksum
+            pass
     return array
+
+
+def _is_mapped(archive: zipfile.ZipFile, key: str) -> bool:
+    """Tell whether a member is mapped into memory: only large images are not compressed."""
+    return key == "imgs" and archive.getinfo(f"{key}.npy").compress_type == zipfile.ZIP_STORED
+
+
+def _data_offset(archive: zipfile.ZipFile, key: str, file: IO[bytes]) -> int:
+    """Return where the bytes of a stored member start, behind its local header."""
+    offset = archive.getinfo(f"{key}.npy").header_offset
+    file.seek(offset + 26)
+    name, extra = struct.unpack("<HH", file.read(4))
+    return int(offset + 30 + name + extra)
 
 
 def _with_instance_axis(headers: Mapping[str, _Header]) -> dict[str, _Header]:
@@ -312,8 +354,11 @@ def _with_instance_axis(headers: Mapping[str, _Header]) -> dict[str, _Header]:
     return reshaped
 
 
-def _check_declared_size(headers: Mapping[str, _Header], path: Path, max_bytes: int) -> None:
-    declared = sum(header.num_bytes for header in headers.values())
+def _check_declared_size(
+    headers: Mapping[str, _Header], archive: zipfile.ZipFile, path: Path, max_bytes: int
+) -> None:
+    unpacked = [key for key in KEYS if not _is_mapped(archive, key)]
+    declared = sum(headers[key].num_bytes for key in unpacked)
     if declared > max_bytes:
         raise DatasetFormatError(path, f"{declared} declared bytes", f"at most {max_bytes}")
     for key in ("metadata", "lbldata"):
@@ -327,24 +372,21 @@ def _check_shapes(headers: Mapping[str, _Header], path: Path | str) -> None:
     _check_dtypes(headers, path)
     images = headers["imgs"].shape
     colour = (3,) if len(images) == 7 else ()
-    classes, instances = images[2:4] if len(images) in (6, 7) else (0, 0)
-    if not classes or not instances or images != (*_grid(images), CANVAS, CANVAS, *colour):
-        expected = "(3, 48, classes, instances, 64, 64) or (…, 64, 64, 3), none of them empty"
+    square = len(images) in (6, 7) and images[4] == images[5]
+    if not square or 0 in images or images[0] != len(Split) or images[6:] != colour:
+        expected = "(3, sizes, classes, instances, canvas, canvas) or (…, 3), none of them empty"
         raise DatasetFormatError(path, f"'imgs' of shape {images}", expected)
+    grid = images[:4]
     expected_shapes = {
-        "lbls": _grid(images),
-        "scls": _grid(images),
-        "psts": (*_grid(images), 2),
+        "lbls": grid,
+        "scls": grid,
+        "psts": (*grid, 2),
         "metadata": (len(METADATA_KEYS), 2),
-        "lbldata": (classes,),
+        "lbldata": (images[2],),
     }
     for key, shape in expected_shapes.items():
         if headers[key].shape != shape:
             raise DatasetFormatError(path, f"'{key}' of shape {headers[key].shape}", str(shape))
-
-
-def _grid(images: tuple[int, ...]) -> tuple[int, ...]:
-    return (*_FIXED, *images[2:4])
 
 
 def _check_dtypes(headers: Mapping[str, _Header], path: Path | str) -> None:
@@ -363,12 +405,18 @@ def _check_values(arrays: StirArrays, path: Path | str) -> None:
         found = f"labels {_range_text(arrays.labels)} out of order"
         expected = f"the class index 0…{arrays.num_classes - 1} along the third axis"
         raise DatasetFormatError(path, found, expected)
-    if not (arrays.object_sizes == np.array(OBJECT_SIZES)[:, None, None]).all():
-        found = f"object sizes {_range_text(arrays.object_sizes)} out of order"
-        raise DatasetFormatError(path, found, "64 down to 17 along the second axis")
-    if arrays.positions.min() < 0 or arrays.positions.max() >= CANVAS:
+    if not (arrays.object_sizes == np.array(arrays.sizes)[:, None, None]).all():
+        raise DatasetFormatError(
+            path, "object sizes that differ in one row", "one size along the second axis"
+        )
+    try:
+        Layout(arrays.canvas, arrays.sizes)
+    except OptionError as error:
+        expected = "object sizes ≥ 1, descending or ascending"
+        raise DatasetFormatError(path, str(error), expected) from error
+    if arrays.positions.min() < 0 or arrays.positions.max() >= arrays.canvas:
         found = f"positions {_range_text(arrays.positions)}"
-        raise DatasetFormatError(path, found, f"0…{CANVAS - 1}")
+        raise DatasetFormatError(path, found, f"0…{arrays.canvas - 1}")
     if set(arrays.metadata) != set(METADATA_KEYS):
         found = f"metadata on {sorted(arrays.metadata)}"
         raise DatasetFormatError(path, found, f"on {sorted(METADATA_KEYS)}")

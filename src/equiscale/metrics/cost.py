@@ -83,13 +83,15 @@ def layer_operations(layer: nn.Module, x: Tensor, output: Tensor) -> int:
 def measure_inference_seconds(
     model: nn.Module,
     in_channels: int,
+    image_size: int = CANVAS,
     batch_size: int = TIMING_BATCH,
     repeats: int = TIMING_REPEATS,
 ) -> float:
     """Return the median seconds per image of forward passes, after one to warm up."""
     device = device_of(model)
     generator = torch.Generator().manual_seed(0)
-    images = torch.rand(batch_size, in_channels, CANVAS, CANVAS, generator=generator).to(device)
+    shape = (batch_size, in_channels, image_size, image_size)
+    images = torch.rand(shape, generator=generator).to(device)
     seconds = []
     with evaluating(model), torch.inference_mode():
         model(images)
@@ -119,7 +121,7 @@ def peak_memory_bytes(device: torch.device) -> int | None:
 
 def measure_cost(model: nn.Module, dataset: StirDataset) -> Measurement:
     """Return operations, inference time and peak memory for a record."""
-    operations = count_operations(model, dataset.channels)
+    operations = count_operations(model, dataset.channels, dataset.canvas)
     return Measurement(
         values={
             "operations_by_formula": operations.by_formula,
@@ -127,7 +129,7 @@ def measure_cost(model: nn.Module, dataset: StirDataset) -> Measurement:
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
         },
         timings={
-            "inference_seconds": measure_inference_seconds(model, dataset.channels),
+            "inference_seconds": measure_inference_seconds(model, dataset.channels, dataset.canvas),
             "peak_memory_bytes": peak_memory_bytes(device_of(model)),
         },
     )

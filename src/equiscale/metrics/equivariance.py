@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,15 +13,29 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
-from equiscale.core.spec import CANVAS, Split
-from equiscale.data.dataset import Selection, StirDataset
+from equiscale.core.spec import CANVAS, OBJECT_SIZES, Split, thirds
+from equiscale.data.dataset import Selection, StirDataset, to_float
 from equiscale.metrics.accuracy import EVALUATION_BATCH, device_of, evaluating
 from equiscale.runs.record import Measurement
 
-SIZE_PAIRS = ((64, 49), (49, 64), (48, 33), (33, 48), (32, 17), (17, 32))
-"""Pairs (s₁, s₂) of object sizes that the paper compares: the map of s₁ is resized to s₂'s."""
-
+SizePairs = tuple[tuple[int, int], ...]
 Stages = Callable[[Tensor], dict[str, Tensor]]
+
+
+def size_pairs(sizes: Iterable[int] = OBJECT_SIZES) -> SizePairs:
+    """Return the pairs (s₁, s₂) of object sizes that the paper compares: the ends of each third.
+
+    The map of s₁ is resized to that of s₂.
+
+    Examples:
+        >>> size_pairs()
+        ((64, 49), (49, 64), (48, 33), (33, 48), (32, 17), (17, 32))
+    """
+    ends = [(part[-1], part[0]) for part in reversed(thirds(sizes)) if len(part) > 1]
+    return tuple(pair for large, small in ends for pair in ((large, small), (small, large)))
+
+
+SIZE_PAIRS = size_pairs()
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +67,7 @@ class EquivarianceErrors:
 def equivariance_error(
     model: nn.Module,
     dataset: StirDataset,
-    pairs: Sequence[tuple[int, int]] = SIZE_PAIRS,
+    pairs: Sequence[tuple[int, int]] | None = None,
     batch_size: int = EVALUATION_BATCH // 2,
 ) -> EquivarianceErrors:
     """Measure the equivariance error of every test object, stage and pair of object sizes.
@@ -65,7 +79,7 @@ def equivariance_error(
     Args:
         model: Offers `stages(x)`, the feature maps `[N, O, H, W]` by name.
         dataset: Its test split is used.
-        pairs: Pairs (s₁, s₂) of object sizes.
+        pairs: Pairs (s₁, s₂) of object sizes; None means `size_pairs` of the dataset.
         batch_size: Objects at a time.
 
     Raises:
@@ -77,12 +91,14 @@ def equivariance_error(
             f"{type(model).__name__} has no method stages(x) that returns feature maps by name, "
             "so that its equivariance error cannot be measured"
         )
+    if pairs is None:
+        pairs = size_pairs([size for size in dataset.sizes if size <= dataset.canvas])
     sizes = sorted({size for pair in pairs for size in pair})
     selections = {size: dataset.select(Split.TEST, [size]) for size in sizes}
     first, device = selections[sizes[0]], device_of(model)
     parts: list[dict[str, NDArray[np.float32]]] = []
     with evaluating(model), torch.inference_mode():
-        usable, skipped = _probe_stages(stages, first.images[:1].to(device), sizes[0])
+        usable, skipped = _probe_stages(stages, to_float(first.pixels[:1].to(device)), sizes[0])
         for start in range(0, len(first) if usable else 0, batch_size):
             chosen = slice(start, start + batch_size)
             boxes = _object_boxes(stages, usable, selections, chosen, device)
@@ -123,7 +139,7 @@ def _probe_stages(stages: Stages, image: Tensor, smallest: int) -> tuple[list[st
     """Return the stages that can be measured, and why the others cannot, from one image."""
     usable, skipped = [], {}
     for stage, maps in stages(image).items():
-        if reason := _reason_to_skip(maps, smallest):
+        if reason := _reason_to_skip(maps, smallest, image.shape[-1]):
             skipped[stage] = reason
         else:
             usable.append(stage)
@@ -141,34 +157,36 @@ def _object_boxes(
     boxes: dict[str, dict[int, Tensor]] = {stage: {} for stage in usable}
     for size, selection in selections.items():
         positions = selection.positions[chosen]
-        maps = stages(selection.images[chosen].to(device))
+        images = to_float(selection.pixels[chosen].to(device))
+        maps = stages(images)
         for stage in usable:
-            boxes[stage][size] = crop_objects(maps[stage], positions, size)
+            boxes[stage][size] = crop_objects(maps[stage], positions, size, images.shape[-1])
     return boxes
 
 
-def _reason_to_skip(maps: Tensor, smallest: int) -> str | None:
+def _reason_to_skip(maps: Tensor, smallest: int, canvas: int) -> str | None:
     if maps.ndim != 4:
         return f"its maps have {maps.ndim} axes, not [N, O, H, W]"
     height, width = maps.shape[2:]
-    if height != width or height > CANVAS:
+    if height != width or height > canvas:
         return (
-            f"its maps are {height}×{width}, not those of a {CANVAS}×{CANVAS} image, cut or whole"
+            f"its maps are {height}×{width}, not those of a {canvas}×{canvas} image, cut or whole"
         )
-    if height <= CANVAS - smallest:
+    if height <= canvas - smallest:
         return f"its maps are {height}×{width}: no object of {smallest} pixels is left on them"
     return None
 
 
-def crop_objects(maps: Tensor, positions: Tensor, object_size: int) -> Tensor:
+def crop_objects(maps: Tensor, positions: Tensor, object_size: int, canvas: int = CANVAS) -> Tensor:
     """`[N, O, H, W], [N, 2] -> [N, O, side, side]`: cut out the box of every object.
 
     Args:
-        maps: Feature maps of 64×64 images, smaller by what valid convolutions lost.
+        maps: Feature maps of the images, smaller by what valid convolutions lost.
         positions: Left and top distance of each box on the image.
         object_size: Side of the boxes on the image.
+        canvas: Side of the images.
     """
-    side = object_size - (CANVAS - maps.shape[-1])
+    side = object_size - (canvas - maps.shape[-1])
     boxes = [
         one[:, top : top + side, left : left + side]
         for one, (left, top) in zip(maps, positions.tolist(), strict=True)

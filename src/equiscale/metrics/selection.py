@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
-from equiscale.core.spec import OBJECT_SIZES, Split
-from equiscale.data.dataset import StirDataset
+from equiscale.core.spec import Split
+from equiscale.data.dataset import StirDataset, to_float
 from equiscale.layers import SConv2d
 from equiscale.metrics.accuracy import EVALUATION_BATCH, device_of, evaluating
 from equiscale.metrics.equivariance import stages_of
@@ -23,7 +23,7 @@ from equiscale.runs.record import Measurement
 EXAMPLE_CLASS = "smile"
 """The class whose first object is looked at pixel by pixel, as in the paper; else the first."""
 
-Sizes = NDArray[np.uint8]
+Sizes = NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +31,11 @@ class ScaleSelection:
     """Chosen kernel sizes of every layer that pools over scale, by the layer's name.
 
     Attributes:
-        object_sizes: `[48]`, ascending: the first axis of all arrays.
-        chosen: `[48, objects, channels]`. For slice and energy pooling the one kernel of the
+        object_sizes: `[s]`, ascending: the first axis of all arrays.
+        chosen: `[s, objects, channels]`. For slice and energy pooling the one kernel of the
             channel; for pixel pooling the kernel at the pixel with the largest response, the one
             that a global max pooling passes on.
-        maps: `[48, channels, height, width]` of the example object, for pixel pooling.
+        maps: `[s, channels, height, width]` of the example object, for pixel pooling.
         example: Index of the example object among the test objects.
     """
 
@@ -73,7 +73,7 @@ def scale_selection(
 
     Args:
         model: Any module with such layers inside.
-        dataset: Its test split is used, at all 48 object sizes.
+        dataset: Its test split is used, at all object sizes.
         example: Object whose choice is kept pixel by pixel; None takes the first one of the class
             "smile", or else the first of all.
         batch_size: Images at a time.
@@ -90,17 +90,17 @@ def scale_selection(
     recorder, device = _Recorder(), device_of(model)
     # Stages have maps where logits alone may do without.
     run = stages_of(model) or model
-    sizes = sorted(OBJECT_SIZES)
+    sizes = sorted(dataset.sizes)
     with evaluating(model), torch.inference_mode(), _recording(model, recorder):
         for size in sizes:
-            images = dataset.select(Split.TEST, [size]).images
+            images = dataset.select(Split.TEST, [size]).pixels
             for start in range(0, len(images), batch_size):
                 inside = start <= example < start + batch_size
                 recorder.example = example - start if inside else None
-                run(images[start : start + batch_size].to(device))
+                run(to_float(images[start : start + batch_size].to(device)))
     per_size = {name: _per_size(parts, len(sizes)) for name, parts in recorder.chosen.items()}
     maps = {name: np.stack(parts) for name, parts in recorder.maps.items()}
-    return ScaleSelection(np.array(sizes, np.uint8), per_size, maps, example)
+    return ScaleSelection(_sizes_array(sizes), per_size, maps, example)
 
 
 def example_object(dataset: StirDataset) -> int:
@@ -167,7 +167,12 @@ def _taker(name: str, recorder: _Recorder) -> Any:  # noqa: ANN401 - a hook, as 
 
 
 def _to_bytes(kernel_sizes: Tensor) -> Sizes:
-    return kernel_sizes.to(torch.uint8).cpu().numpy()
+    smallest = torch.uint8 if kernel_sizes.max() < 256 else torch.uint16
+    return kernel_sizes.to(smallest).cpu().numpy()
+
+
+def _sizes_array(sizes: list[int]) -> Sizes:
+    return np.array(sizes, np.min_scalar_type(max(sizes)))
 
 
 def _per_size(parts: list[Sizes], num_sizes: int) -> Sizes:

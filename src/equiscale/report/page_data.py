@@ -19,7 +19,7 @@ from equiscale.analysis.comparison import (
     published_accuracy,
     published_curves,
 )
-from equiscale.analysis.runs import CELL, SIZES, Runs, RunSelection
+from equiscale.analysis.runs import CELL, SIZES, Runs, RunSelection, sizes_of
 from equiscale.analysis.summaries import (
     best_channels,
     channel_correlations,
@@ -35,9 +35,10 @@ from equiscale.analysis.summaries import (
 )
 from equiscale.core.spec import Scenario
 from equiscale.report.style import (
-    SCENARIO_LABELS,
     dataset_label,
     order_datasets,
+    order_scenarios,
+    scenario_label,
     style_models,
 )
 from equiscale.runs.key import PROTOCOL_VERSION
@@ -61,7 +62,7 @@ def page_data(runs: Runs) -> dict[str, Any]:
     return {
         "provenance": _provenance(runs, reported, cells) | {"selections_left_out": left_out},
         "sizes": list(SIZES),
-        "scenarios": _scenarios(cells),
+        "scenarios": _scenarios(reported),
         "datasets": [
             {"key": key, "label": dataset_label(key)}
             for key in order_datasets(cells["dataset"].to_list())
@@ -112,17 +113,13 @@ def _group(frame: pl.DataFrame, by: Iterable[str]) -> dict[tuple[Any, ...], pl.D
     return dict(frame.group_by(*by, maintain_order=True)) if len(frame) else {}
 
 
-def _scenarios(cells: pl.DataFrame) -> list[dict[str, Any]]:
-    present = set(cells["scenario"].to_list())
-    return [
-        {
-            "key": s.value,
-            "label": SCENARIO_LABELS[s],
-            "train": [s.train_sizes[0], s.train_sizes[-1]],
-        }
-        for s in Scenario
-        if s.value in present
-    ]
+def _scenarios(reported: pl.DataFrame) -> list[dict[str, Any]]:
+    rows = []
+    for name in order_scenarios(reported["scenario"].to_list()):
+        sizes = sizes_of(reported.filter(pl.col("scenario") == name))
+        train = Scenario(name).train_sizes(sizes)
+        rows.append({"key": name, "label": scenario_label(name), "train": [train[0], train[-1]]})
+    return rows
 
 
 def _protocols(cells: pl.DataFrame) -> list[str]:

@@ -19,7 +19,7 @@ from equiscale.analysis.comparison import (
     published_accuracy,
     published_curves,
 )
-from equiscale.analysis.runs import SIZES, RunSelection
+from equiscale.analysis.runs import SIZES, RunSelection, sizes_of
 from equiscale.analysis.statistics import Correlation
 from equiscale.analysis.summaries import (
     best_channels,
@@ -29,7 +29,7 @@ from equiscale.analysis.summaries import (
 )
 from equiscale.core.errors import EquiscaleError
 from equiscale.core.operations import scaled_operations, standard_operations
-from equiscale.core.spec import CANVAS, OBJECT_SIZES, Scenario
+from equiscale.core.spec import CANVAS, Scenario
 from equiscale.data.catalog import locate_dataset
 from equiscale.data.schema import read_arrays
 from equiscale.report.figure_data import FigureData, NothingToDrawError
@@ -37,12 +37,12 @@ from equiscale.report.style import (
     ModelStyle,
     dataset_label,
     order_datasets,
+    order_scenarios,
     scenario_label,
     style_models,
 )
 
 EQUIVARIANCE_MODELS = ("standard", "kanazawa", "pixel_pool", "slice_pool", "energy_pool")
-MAP_SIZES = (17, 33, 48, 64)
 _MARKER_STEP = 9
 _WIDE = 20
 _SHADE = "#e6eef6"
@@ -78,12 +78,13 @@ def plot_sizes(data: FigureData, wanted: Sequence[str] | None) -> Figure:
     styles = _styles(_require(data.models(wanted), "no run of these models"))
     figure, axes = _grid(data, row_height=1.75, sharex=True)
     for (dataset, scenario), axis in axes.items():
-        train = Scenario(scenario).train_sizes
+        sizes = sizes_of(data.reported.filter(pl.col("dataset") == dataset))
+        train = Scenario(scenario).train_sizes(sizes)
         axis.axvspan(train[0] - 0.5, train[-1] + 0.5, color=_SHADE, lw=0, zorder=0)
         _draw_curves(axis, data, dataset, scenario, styles)
-        axis.set_xlim(16, 65)
+        axis.set_xlim(sizes[0] - 1, sizes[-1] + 1)
         axis.set_ylim(0, 1.02)
-        axis.set_xticks([17, 32, 48, 64])
+        axis.set_xticks(_ticks(sizes))
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     figure.supxlabel("object size in pixels", fontsize=8)
     lines = [_line(style) for style in styles.values()]
@@ -137,9 +138,9 @@ def plot_slice_selection(data: FigureData) -> Figure:
     for axis in axes.flat[len(order) :]:
         axis.set_visible(False)
     for axis, channel in zip(axes.flat, order, strict=False):
-        axis.plot(SIZES, chosen[:, channel], ".", ms=2.2, color=style.light)
+        axis.plot(selection.sizes, chosen[:, channel], ".", ms=2.2, color=style.light)
         axis.set_title(_correlation_text(correlations[channel]), fontsize=6, pad=2)
-        axis.set_xticks([17, 64])
+        axis.set_xticks([selection.sizes[0], selection.sizes[-1]])
         axis.tick_params(labelsize=6.5)
     figure.supxlabel("object size in pixels", fontsize=8)
     figure.supylabel("kernel size", fontsize=8)
@@ -162,8 +163,8 @@ def plot_pixel_selection(data: FigureData) -> Figure:
     kernel_range = {"vmin": min(7, maps.min()), "vmax": max(57, maps.max())}
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.subplots(2, 2)
-    for axis, size in zip(axes.flat, MAP_SIZES, strict=True):
-        tiles = _tiles(maps[SIZES.index(size)])
+    for axis, size in zip(axes.flat, _ticks(selection.sizes), strict=False):
+        tiles = _tiles(maps[selection.sizes.index(size)])
         shown = axis.imshow(tiles, **kernel_range, cmap="viridis", interpolation="nearest")
         axis.set_title(f"object size {size}")
         axis.set_axis_off()
@@ -271,8 +272,8 @@ def plot_overview(data: FigureData) -> Figure:
     ratios = [1.6] + [1.0] * len(pictures)
     parts: Any = figure.subfigures(len(ratios), 1, height_ratios=ratios, squeeze=False)
     _draw_scenarios(parts[0, 0].subplots())
-    for part, (name, images) in zip(parts[1:, 0], pictures.items(), strict=True):
-        _draw_examples(part, name, images)
+    for part, (name, (sizes, images)) in zip(parts[1:, 0], pictures.items(), strict=True):
+        _draw_examples(part, name, sizes, images)
     return figure
 
 
@@ -280,7 +281,7 @@ def _draw_scenarios(axis: Axes) -> None:
     colours = {"train": "#0063b1", "test": "#f0b35a"}
     for place, scenario in enumerate(Scenario):
         both = scenario is Scenario.ALL_TO_ALL
-        for sizes, what in ((scenario.train_sizes, "train"), (scenario.test_sizes, "test")):
+        for sizes, what in ((scenario.train_sizes(), "train"), (scenario.test_sizes(), "test")):
             low = place - 0.36 if not both or what == "train" else place + 0.02
             spans = [(size - 0.5, 1.0) for size in sizes]
             height = 0.34 if both else 0.72
@@ -343,8 +344,13 @@ def _grid(
 
 
 def _scenarios(frame: pl.DataFrame) -> list[str]:
-    present = set(frame["scenario"].to_list())
-    return [scenario.value for scenario in Scenario if scenario.value in present]
+    return order_scenarios(frame["scenario"].to_list())
+
+
+def _ticks(sizes: Sequence[int]) -> list[int]:
+    """Return four object sizes or fewer, the first and the last among them."""
+    rows = np.linspace(0, len(sizes) - 1, min(4, len(sizes)))
+    return [sizes[row] for row in rows.round().astype(int)]
 
 
 def _cell_rows(data: FigureData, dataset: str, scenario: str) -> list[dict[str, Any]]:
@@ -503,8 +509,8 @@ def _tiles(maps: NDArray[np.uint8], columns: int = 8, gap: int = 3) -> NDArray[n
     return tiles
 
 
-def _example_images(data: FigureData) -> dict[str, NDArray[np.uint8]]:
-    """Return test images `[sizes, n, 64, 64(, 3)]` of the datasets that are on this machine."""
+def _example_images(data: FigureData) -> dict[str, tuple[list[int], NDArray[np.uint8]]]:
+    """Return test images of some datasets by size: those datasets that are on this machine."""
     pictures = {}
     for name in [data.images] if data.images else data.datasets:
         try:
@@ -513,13 +519,19 @@ def _example_images(data: FigureData) -> dict[str, NDArray[np.uint8]]:
             if data.images:
                 raise
             continue
-        rows = [OBJECT_SIZES.index(size) for size in MAP_SIZES]
+        sizes = _ticks(arrays.sizes[::-1])
+        rows = [arrays.sizes.index(size) for size in sizes]
         classes = np.linspace(0, arrays.num_classes - 1, min(3, arrays.num_classes)).astype(int)
-        pictures[name] = arrays.images[2][rows][:, classes, 0]
+        pictures[name] = sizes, arrays.images[2][rows][:, classes, 0]
     return pictures
 
 
-def _draw_examples(part: Any, name: str, images: NDArray[np.uint8]) -> None:  # noqa: ANN401
+def _draw_examples(
+    part: Any,  # noqa: ANN401 - a subfigure
+    name: str,
+    sizes: Sequence[int],
+    images: NDArray[np.uint8],
+) -> None:
     flat = [image for row in images for image in row]
     axes = part.subplots(1, len(flat), squeeze=False)[0]
     part.suptitle(_dataset(name), fontsize=8, x=0.01, ha="left")
@@ -529,7 +541,7 @@ def _draw_examples(part: Any, name: str, images: NDArray[np.uint8]) -> None:  # 
         axis.set_yticks([])
         axis.grid(visible=False)
         if index % images.shape[1] == 0:
-            axis.set_title(f"size {MAP_SIZES[index // images.shape[1]]}", fontsize=7)
+            axis.set_title(f"size {sizes[index // images.shape[1]]}", fontsize=7)
 
 
 def _line(style: ModelStyle) -> Line2D:

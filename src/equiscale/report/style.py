@@ -127,7 +127,14 @@ def dataset_label(dataset: str) -> str:
 
 def scenario_label(scenario: str) -> str:
     """Return a scenario's name for people."""
-    return SCENARIO_LABELS[Scenario(scenario)]
+    return SCENARIO_LABELS.get(Scenario(scenario), scenario.replace("@", " at "))
+
+
+def order_scenarios(scenarios: Iterable[str]) -> list[str]:
+    """Return scenarios without duplicates, those of the paper first and in its order."""
+    present = set(scenarios)
+    known = [scenario.value for scenario in Scenario if scenario.value in present]
+    return [*known, *sorted(present - set(known))]
 
 
 def short_label(name: str) -> str:

@@ -115,7 +115,7 @@ class RunKey:
     protocol: TrainingProtocol = field(default_factory=TrainingProtocol)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scenario", Scenario(self.scenario))
+        object.__setattr__(self, "scenario", Scenario.named(self.scenario))
         object.__setattr__(self, "learning_rate", check_learning_rate(self.learning_rate))
         check_seed(self.seed)
         check_model_options(self.model_options)

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiscale.core.files import canonical_json, content_hash
-from equiscale.core.spec import CANVAS
 from equiscale.runs.errors import CorruptRecordError, NewerRecordError
 from equiscale.runs.key import RunKey
 
@@ -70,7 +69,7 @@ class History:
 class Predictions:
     """`[N]` each: predicted class, true class and object size of every test image.
 
-    All 48 object sizes are there, also those that the scenario does not test, so that any
+    All object sizes are there, also those that the scenario does not test, so that any
     accuracy can be computed without the model.
     """
 
@@ -81,7 +80,7 @@ class Predictions:
     def accuracy(self, sizes: tuple[int, ...] | None = None) -> float:
         """Return the accuracy on the test images of the given object sizes, or on all."""
         hits, counts = self._counts
-        chosen = slice(None) if sizes is None else list(sizes)
+        chosen = slice(None) if sizes is None else [size for size in sizes if size < len(counts)]
         return float(hits[chosen].sum() / counts[chosen].sum())
 
     def accuracy_per_size(self) -> dict[int, float]:
@@ -91,12 +90,14 @@ class Predictions:
 
     @cached_property
     def _counts(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """`[CANVAS + 1]` each: images recognised and images, at each object size."""
+        """`[largest size + 1]` each: images recognised and images, at each object size."""
         hits = self.predicted == self.labels
-        return (
-            np.bincount(self.object_sizes, weights=hits, minlength=CANVAS + 1),
-            np.bincount(self.object_sizes, minlength=CANVAS + 1),
-        )
+        return np.bincount(self.object_sizes, weights=hits), np.bincount(self.object_sizes)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The object sizes of the dataset, ascending."""
+        return tuple(map(int, np.flatnonzero(self._counts[1])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +140,7 @@ class RunRecord:
     @property
     def test_accuracy(self) -> float:
         """Accuracy on the scenario's test sizes."""
-        return self.predictions.accuracy(self.key.scenario.test_sizes)
+        return self.predictions.accuracy(self.key.scenario.test_sizes(self.predictions.sizes))
 
     @property
     def valid_accuracy(self) -> float:

@@ -32,10 +32,11 @@ class Timing:
     @classmethod
     def of(cls, record: RunRecord) -> Timing:
         """Return the timing of a record."""
-        objects = len(record.predictions.labels) // len(OBJECT_SIZES)
+        sizes = record.predictions.sizes
+        objects = len(record.predictions.labels) // len(sizes)
         return cls(
             key=record.key,
-            train_images=count_train_images(record.key, objects),
+            train_images=count_train_images(record.key, objects, sizes),
             epochs=len(record.history),
             epoch_seconds=statistics.median(record.timings["epoch_seconds"]),
             run_seconds=record.timings["run_seconds"],
@@ -75,13 +76,16 @@ class Estimate:
         return max(self.seconds / slots, self.longest)
 
 
-def count_train_images(key: RunKey, num_objects: int) -> int:
+def count_train_images(key: RunKey, num_objects: int, sizes: Iterable[int] = OBJECT_SIZES) -> int:
     """Return the size of a run's training set."""
-    return num_objects * len(key.scenario.train_sizes)
+    return num_objects * len(key.scenario.train_sizes(sizes))
 
 
 def estimate_run(
-    key: RunKey, timings: Sequence[Timing], num_objects: int | None = None
+    key: RunKey,
+    timings: Sequence[Timing],
+    num_objects: int | None = None,
+    sizes: Iterable[int] = OBJECT_SIZES,
 ) -> float | None:
     """Return the seconds a run will take, or None if its model has never been timed.
 
@@ -92,6 +96,7 @@ def estimate_run(
         key: The run.
         timings: Finished runs, any.
         num_objects: Objects per split and object size of the run's dataset, if known.
+        sizes: Object sizes of the run's dataset.
     """
     model = _model(key)
     same_model = [t for t in timings if t.model == model]
@@ -104,12 +109,15 @@ def estimate_run(
         return None
     if num_objects is None:
         return statistics.fmean(t.run_seconds for t in nearest)
-    images = count_train_images(key, num_objects)
+    images = count_train_images(key, num_objects, sizes)
     return images * statistics.fmean(t.run_seconds / t.train_images for t in nearest)
 
 
 def estimate_runs(
-    keys: Iterable[RunKey], timings: Sequence[Timing], num_objects: Mapping[str, int]
+    keys: Iterable[RunKey],
+    timings: Sequence[Timing],
+    num_objects: Mapping[str, int],
+    sizes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Estimate:
     """Return the work that runs need in all.
 
@@ -117,13 +125,16 @@ def estimate_runs(
         keys: The runs.
         timings: Finished runs, any.
         num_objects: Objects per split and object size, by dataset hash.
+        sizes: Object sizes by dataset hash; the published ones where it is not there.
     """
     seconds, longest, unknown = 0.0, 0.0, 0
     known: dict[tuple[str, str, str], float | None] = {}
     for key in keys:
         cell = (_model(key), key.dataset_hash, key.scenario.value)
         if cell not in known:
-            known[cell] = estimate_run(key, timings, num_objects.get(key.dataset_hash))
+            objects = num_objects.get(key.dataset_hash)
+            own = (sizes or {}).get(key.dataset_hash, OBJECT_SIZES)
+            known[cell] = estimate_run(key, timings, objects, own)
         expected = known[cell]
         seconds += expected or 0.0
         longest = max(longest, expected or 0.0)

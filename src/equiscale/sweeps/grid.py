@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from equiscale.core.errors import OptionError
-from equiscale.core.spec import Scenario
+from equiscale.core.spec import OBJECT_SIZES, Scenario
 from equiscale.runs.key import RunKey, TrainingProtocol
 
 DEFAULT_LEARNING_RATE = 1e-3
@@ -33,12 +33,14 @@ class DatasetChoice:
         name: Its name in records.
         content_hash: Its identity.
         num_objects: Objects per split and object size, for estimates of time.
+        sizes: Its object sizes.
     """
 
     source: str
     name: str
     content_hash: str
     num_objects: int
+    sizes: tuple[int, ...] = OBJECT_SIZES
 
 
 @dataclass(frozen=True)

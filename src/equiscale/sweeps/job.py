@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from equiscale.core.errors import OptionError
-from equiscale.core.spec import CANVAS, Split
+from equiscale.core.spec import Split
 from equiscale.data.dataset import StirDataset, load_dataset
 from equiscale.metrics.accuracy import device_of, evaluating, measure_predictions
 from equiscale.models import create_model
@@ -203,7 +203,7 @@ def check_model(key: RunKey, dataset: StirDataset) -> None:
     model = build_run_model(key, dataset)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelDataError(f"model {key.model!r} has no parameters that could be trained")
-    blank = torch.zeros(1, dataset.channels, CANVAS, CANVAS)
+    blank = torch.zeros(1, dataset.channels, dataset.canvas, dataset.canvas)
     expected = [1, dataset.num_classes]
     try:
         with evaluating(model), torch.inference_mode():

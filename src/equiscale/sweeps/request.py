@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from equiscale.core.errors import EquiscaleError, OptionError
-from equiscale.core.registry import unknown_name_message
 from equiscale.core.spec import Scenario
 from equiscale.data.catalog import CARDS
 from equiscale.data.dataset import StirDataset, load_dataset
@@ -124,15 +123,15 @@ def check_sweep(sweep: Sweep, datasets: Sequence[StirDataset]) -> None:
     by_hash = {dataset.content_hash: dataset for dataset in datasets}
     for cell in replace(sweep, scenarios=sweep.scenarios[:1]).cells():
         check_model(cell, by_hash[cell.dataset_hash])
+    for scenario in sweep.scenarios:
+        for dataset in datasets:
+            scenario.train_sizes(dataset.sizes)  # raises if the dataset lacks them
 
 
 def find_scenarios(names: Sequence[str]) -> tuple[Scenario, ...]:
-    """Return the scenarios of these names; `all` means every one."""
-    known = [scenario.value for scenario in Scenario]
-    for name in names:
-        if name not in (*known, ALL):
-            raise OptionError(unknown_name_message("scenario", name, known))
-    return tuple(Scenario(name) for name in (known if ALL in names else names))
+    """Return the scenarios of these names; `all` means the paper's four."""
+    found = [s for name in names for s in (Scenario if name == ALL else [Scenario.named(name)])]
+    return tuple(dict.fromkeys(found))
 
 
 def find_sources(names: Sequence[str]) -> list[str]:
@@ -151,7 +150,7 @@ def absolute_source(source: str) -> str:
 def describe_dataset(source: str, dataset: StirDataset) -> DatasetChoice:
     """Return what a sweep has to know about a dataset."""
     objects = dataset.num_classes * dataset.num_instances
-    return DatasetChoice(source, dataset.name, dataset.content_hash, objects)
+    return DatasetChoice(source, dataset.name, dataset.content_hash, objects, dataset.sizes)
 
 
 def inspect_sweep(sweep: Sweep, store: RunStore) -> SweepStatus:
@@ -170,7 +169,8 @@ def estimate_sweep(sweep: Sweep, status: SweepStatus, measured: MeasuredRuns) ->
     """Return the work that is left, from all measured runs of the store."""
     objects = {data.content_hash: data.num_objects for data in sweep.datasets}
     left = [*status.keys(RunState.MISSING, RunState.RUNNING), *status.plan.undecided]
-    return estimate_runs(left, measured.timings(), objects)
+    sizes = {data.content_hash: data.sizes for data in sweep.datasets}
+    return estimate_runs(left, measured.timings(), objects, sizes)
 
 
 def run_sweep(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import EquiscaleError
 from equiscale.core.seeding import derive_seed
 from equiscale.core.spec import Scenario, Split
-from equiscale.data.dataset import StirDataset
+from equiscale.data.dataset import StirDataset, to_float
 from equiscale.metrics.accuracy import predict
 from equiscale.runs.key import TrainingProtocol
 from equiscale.runs.record import History
@@ -43,34 +43,36 @@ class InterruptedRunError(EquiscaleError):
 class LabelledImages:
     """`[N, C, H, W]` images, `[N]` labels and, if known, `[N, 3]` boxes on one device.
 
-    A box is the left and the top distance of an object and its size.
+    Images of bytes become float32 in [0, 1] batch by batch. A box is the left and the top distance
+    of an object and its size. `order` says in which order the images are taken.
     """
 
     images: Tensor
     labels: Tensor
     boxes: Tensor | None = None
+    order: Tensor | None = None
 
     @classmethod
     def load(
         cls, dataset: StirDataset, split: Split, scenario: Scenario, device: torch.device
     ) -> LabelledImages:
         """Take the scenario's part of a split, and keep it on the device."""
-        part = dataset.select(split, scenario.sizes(split))
+        part = dataset.select(split, scenario)
         boxes = torch.cat([part.positions, part.object_sizes[:, None]], dim=1)
-        return cls(part.images.to(device), part.labels.to(device), boxes.to(device))
+        return cls(part.pixels.to(device), part.labels.to(device), boxes.to(device))
 
     def permuted(self, order: np.ndarray[tuple[int], np.dtype[np.int64]]) -> LabelledImages:
-        """Return the images in another order."""
+        """Return the images in another order, without copying them."""
         index = torch.from_numpy(order).to(self.labels.device)
-        boxes = None if self.boxes is None else self.boxes[index]
-        return LabelledImages(self.images[index], self.labels[index], boxes)
+        return replace(self, order=index if self.order is None else self.order[index])
 
     def batches(self, size: int) -> Iterator[LabelledImages]:
         """Yield `size` images at a time, in order; the last batch may be smaller."""
         for first in range(0, len(self.labels), size):
-            part = slice(first, first + size)
+            last = first + size
+            part = slice(first, last) if self.order is None else self.order[first:last]
             boxes = None if self.boxes is None else self.boxes[part]
-            yield LabelledImages(self.images[part], self.labels[part], boxes)
+            yield LabelledImages(to_float(self.images[part]), self.labels[part], boxes)
 
 
 @dataclass(frozen=True)
