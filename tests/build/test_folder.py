@@ -12,10 +12,11 @@ import pytest
 from PIL import Image
 
 from equiscale.build.annotations import read_annotations
-from equiscale.build.folder import FolderOptions, build_folder, deal_photos
+from equiscale.build.folder import FolderOptions, build_folder, deal_photos, find_groups
 from equiscale.build.options import Background, SourceFormat
 from equiscale.build.photos import BadPictureError, BoxError, Photo
 from equiscale.core.errors import OptionError, SourceError, TooFewInstancesError
+from equiscale.core.spec import Layout
 from equiscale.data.dataset import load_dataset
 from equiscale.data.schema import StirArrays, write_arrays
 
@@ -407,3 +408,110 @@ def test_impossible_options_are_refused(folders: Path) -> None:
         FolderOptions(name="fruit", num_instances=0)
     with pytest.raises(OptionError, match="did you mean 'apple'"):
         build_folder(folders, replace(OPTIONS, classes=("appel",)))
+
+
+def test_canvas_and_sizes_are_chosen(folders: Path) -> None:
+    options = replace(OPTIONS, layout=Layout.of(90, (80, 40)), num_instances=1)
+    arrays = build_folder(folders, options)
+    assert (arrays.images.shape, arrays.sizes) == ((3, 2, 2, 1, 90, 90, 3), (80, 40))
+    with pytest.raises(TooFewInstancesError):
+        build_folder(folders, replace(options, layout=Layout.of(200, (101,))))
+
+
+@pytest.fixture
+def stamps(tmp_path: Path) -> Path:
+    """Three red discs in transparent pictures, 120×100, on whose left half nothing is."""
+    y, x = np.mgrid[:100, :120] + 0.5
+    alpha = np.clip(40.5 - np.hypot(x - 75, y - 50), 0, 1) * 255
+    for number in range(3):
+        pixels = np.zeros((100, 120, 4), np.uint8)
+        pixels[..., 0], pixels[..., 2], pixels[..., 3] = 200, number, alpha.round()
+        path = tmp_path / "stamps" / "disc" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    (tmp_path / "scenes").mkdir()
+    Image.new("RGB", (300, 200), (0, 0, 250)).save(tmp_path / "scenes" / "sky.png")
+    return tmp_path
+
+
+def assert_discs(arrays: StirArrays, behind: int) -> None:
+    """Each image is a red disc of its size at its place, blended into the background."""
+    for where in np.ndindex(arrays.images.shape[:4]):
+        size, (left, top) = arrays.sizes[where[1]], arrays.positions[where]
+        y, x = np.mgrid[: arrays.canvas, : arrays.canvas] + 0.5
+        distance = np.hypot(x - left - size / 2, y - top - size / 2) - size / 2
+        red, _, blue = arrays.images[where].astype(int).transpose(2, 0, 1)
+        assert (np.abs(red[distance < -2] - 200) <= 3).all()
+        assert (red[distance > 2] <= 3).all()
+        assert (np.abs(blue[distance > 2] - behind) <= 3).all()
+        edge = np.abs(distance) < 0.3
+        assert 40 < red[edge].mean() < 160  # antialiased
+
+
+def test_cutouts_stand_on_backgrounds(stamps: Path) -> None:
+    options = replace(OPTIONS, layout=Layout.of(96, (80, 41, 20)))
+    scenes = replace(options, backgrounds=stamps / "scenes")
+    arrays = build_folder(stamps / "stamps", scenes)
+    assert_discs(arrays, behind=250)
+    assert build_folder(stamps / "stamps", scenes).content_hash == arrays.content_hash
+    assert_discs(build_folder(stamps / "stamps", replace(options, cutouts=True)), behind=0)
+
+
+def test_masks_cut_out(stamps: Path) -> None:
+    for path in (stamps / "stamps" / "disc").iterdir():
+        with Image.open(path) as image:
+            mask = image.getchannel("A")
+            image.convert("RGB").save(path)
+        (stamps / "masks").mkdir(exist_ok=True)
+        mask.save(stamps / "masks" / path.name)
+    options = replace(OPTIONS, layout=Layout.of(96, (80, 20)), masks=stamps / "masks")
+    assert_discs(build_folder(stamps / "stamps", options), behind=0)
+    (stamps / "masks" / "1.png").unlink()
+    with pytest.raises(SourceError, match="no mask of disc/1"):
+        build_folder(stamps / "stamps", options)
+
+
+def test_bad_cutouts_are_refused(stamps: Path) -> None:
+    Image.new("RGBA", (90, 90)).save(stamps / "stamps" / "disc" / "empty.png")
+    options = replace(OPTIONS, cutouts=True)
+    with pytest.raises(BadPictureError, match="all transparent"):
+        build_folder(stamps / "stamps", options)
+    assert build_folder(stamps / "stamps", replace(options, skip_bad=True)).num_instances == 1
+    (stamps / "none").mkdir()
+    with pytest.raises(SourceError, match="at least one background"):
+        build_folder(
+            stamps / "stamps", replace(options, skip_bad=True, backgrounds=stamps / "none")
+        )
+    with pytest.raises(OptionError, match="one folder per class"):
+        build_folder(stamps, replace(options, source_format=SourceFormat.COCO))
+
+
+@pytest.mark.parametrize("group_by", [r"track(\d)", "2"])
+def test_groups_are_never_split(tmp_path: Path, group_by: str) -> None:
+    """Four tracks of three frames in each class; a copy joins the tracks 0 and 3 of apples."""
+    for label, name in enumerate(COLOURS):
+        for track in range(4):
+            folder = tmp_path / name / f"track{track}"
+            folder.mkdir(parents=True)
+            for frame in range(3):
+                number = 100 * label + 10 * track + frame
+                picture(COLOURS[name], (100, 80), number).save(folder / f"{frame}.png")
+    shutil.copy(tmp_path / "apple/track0/0.png", tmp_path / "apple/track3/9.png")
+    squares = read_annotations(tmp_path).objects
+    groups = find_groups(tmp_path, squares, group_by)
+    choice = deal_photos(
+        squares, groups, tuple(COLOURS), replace(OPTIONS, group_by=group_by), tmp_path
+    )
+    splits: dict[str, set[int]] = {}
+    for (split, _, _), item in choice.slots.items():
+        splits.setdefault(groups[item.photo], set()).add(split)
+    assert all(len(found) == 1 for found in splits.values())
+    apples = tmp_path / "apple"
+    assert groups[Photo(apples / "track0/1.png")] == groups[Photo(apples / "track3/2.png")]
+    assert choice.num_instances == 3
+
+
+@pytest.mark.parametrize("group_by", ["(", "nowhere", "3"])
+def test_impossible_groups_are_refused(folders: Path, group_by: str) -> None:
+    with pytest.raises(OptionError, match="group by"):
+        build_folder(folders, replace(OPTIONS, group_by=group_by))

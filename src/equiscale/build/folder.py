@@ -110,7 +110,7 @@ def build_folder(
     if not options.allow_upscaling:
         objects = _large_enough(objects, max(options.layout.sizes))
     squares = [replace(item, box=item.box.square_hull()) for item in objects]
-    groups = _find_groups(source, squares, options.group_by)
+    groups = find_groups(source, squares, options.group_by)
 
     def choose(bad: frozenset[Photo]) -> Choice:
         usable = [item for item in squares if item.photo not in bad]
@@ -229,7 +229,7 @@ def _large_enough(objects: Iterable[PhotoObject], least: int) -> list[PhotoObjec
     return large
 
 
-def _find_groups(source: Path, objects: Iterable[PhotoObject], group_by: str) -> dict[Photo, str]:
+def find_groups(source: Path, objects: Iterable[PhotoObject], group_by: str) -> dict[Photo, str]:
     """Return the group of every photo: copies of one picture are in one, named groups too."""
     photos = dict.fromkeys(item.photo for item in objects)
     groups = {photo: file_hash(photo.path) for photo in photos}
