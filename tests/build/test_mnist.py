@@ -10,8 +10,15 @@ from skimage.filters import gaussian
 from skimage.transform import resize
 
 from equiscale.build.idx import ChecksumError, parse_idx, read_bytes, read_pair
-from equiscale.build.mnist import MNIST_MD5, build_fashion, build_mnist
+from equiscale.build.mnist import (
+    MNIST_MD5,
+    build_fashion,
+    build_mnist,
+    build_mnist_large_scale,
+    render_plain,
+)
 from equiscale.core.errors import OptionError
+from equiscale.core.spec import Layout
 from equiscale.data.schema import Images, Integers, StirArrays
 
 pytestmark = pytest.mark.needs("npm")
@@ -61,6 +68,26 @@ def test_images_and_positions_follow_the_recipe(mnist: StirArrays, mnist_source:
                         assert np.array_equal(found, expected)
                         checked += 1
     assert checked == 3 * 3 * 3 * COUNT
+
+
+@pytest.mark.slow
+def test_large_scale_digits_are_centred_and_cut_beyond_the_canvas(mnist_source: Path) -> None:
+    found = build_mnist_large_scale(mnist_source, 1, Layout(112, (224, 112, 28)))
+    centred = [[max(112 - size, 0) // 2] * 2 for size in found.sizes]
+    assert (found.positions == np.array(centred)[:, None, None]).all()
+    whole = build_mnist(mnist_source, 1, Layout.of(224, [224]))
+    near = found.images[2, 0, 7, 0].astype(int)
+    far = whole.images[2, 0, 7, 0][56:168, 56:168].astype(int)
+    inside = np.abs(near - far)[40:-40, 40:-40]  # the smoothing knows the canvas only
+    assert inside.max() <= 3
+
+
+def test_plain_rendering_is_antialiased_and_centred() -> None:
+    stripes = np.tile(np.array([0, 255], np.uint8), (28, 14))
+    shown = render_plain(stripes, 14, 29, 29, 72)
+    assert (np.abs(shown[30:42, 31:41].astype(int) - 128) < 12).all()
+    assert shown.sum() == shown[29:43, 29:43].sum()
+    assert np.array_equal(render_plain(stripes, 28, 22, 22, 72)[22:50, 22:50], stripes)
 
 
 def test_images_use_the_whole_range(mnist: StirArrays) -> None:

@@ -62,6 +62,7 @@ def assert_refused(result: Result, message: str) -> None:
     assert message in result.err
 
 
+@pytest.mark.slow
 @pytest.mark.needs("cairo")
 def test_emoji_is_built_into_the_cache_and_previewed(
     run: Command, cache: Path, emoji_file: Path, tmp_path: Path
@@ -128,6 +129,21 @@ def test_folder_is_built_and_previewed(run: Command, cache: Path, tmp_path: Path
     assert_refused(unknown, "unknown class 'blue one'")
 
 
+def test_canvas_and_sizes_are_options(run: Command, cache: Path, tmp_path: Path) -> None:
+    for number in range(3):
+        path = tmp_path / "stamps" / "disc" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGBA", (90, 90), (number, 200, 0, 255)).save(path)
+    arguments = ("--source", tmp_path / "stamps", "--name", "mine", "--workers", "1", "--cutouts")
+    built = run("build", "folder", *arguments, "--canvas", "100", "--sizes", "30,90")
+    assert built.code == 0, built.err
+    arrays = read_arrays(cache / "mine.npz")
+    assert (arrays.canvas, arrays.sizes) == (100, (90, 30))
+    assert run("preview", "mine", "--out", tmp_path / "p.png").code == 0
+    refused = run("build", "folder", *arguments, "--sizes", "65", "--force")
+    assert_refused(refused, "do not fit on a canvas of 64")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -141,6 +157,7 @@ def test_folder_is_built_and_previewed(run: Command, cache: Path, tmp_path: Path
         (("build", "mnist", "--source", "absent"), "absent: found nothing, expected a directory"),
         (("build", "gtsrb", "--source", "absent"), "absent: found nothing, expected a directory"),
         (("build", "folder", "--source", ".", "--name", "a/b"), "name 'a/b'"),
+        (("build", "emoji", "--sizes", "20,x"), "object sizes '20,x': write integers"),
         (("build", "emoji", "--out", "/dev/null/a.npz"), "cannot write /dev/null/a.npz"),
     ],
 )
@@ -155,6 +172,7 @@ def test_damaged_file_is_one_sentence(run: Command, tmp_path: Path) -> None:
     assert_refused(run("info", tmp_path / "bad.npz"), "a damaged or foreign file")
 
 
+@pytest.mark.slow
 @pytest.mark.needs("cairo")
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
 @pytest.mark.parametrize("wanted", [signal.SIGINT, signal.SIGTERM])

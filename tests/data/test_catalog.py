@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+import inspect
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,10 @@ def test_every_card_is_complete(name: str) -> None:
     assert len(set(card.class_names)) == len(card.class_names)
     assert card.channels in (1, 3)
     assert card.build_hint.startswith(name)
+    module, _, function = card.builder.partition(":")
+    builder = inspect.signature(getattr(importlib.import_module(module), function))
+    assert {"layout", "workers", "progress"} <= set(builder.parameters)
+    assert len(builder.parameters) - 3 - ("name" in builder.parameters) == len(card.options)
     assert all((card.title, card.description, card.license, card.source, card.citation))
     assert set(card.metadata()) == set(METADATA_KEYS)
 
@@ -24,6 +30,13 @@ def test_every_card_is_complete(name: str) -> None:
 def test_the_four_published_ones() -> None:
     published = [name for name in CARDS if CARDS[name].published]
     assert published == ["emoji", "mnist", "trafficsign", "aerial"]
+
+
+def test_canvases_of_other_benchmarks() -> None:
+    digits, clothes = CARDS["mnist_large_scale"].layout, CARDS["fashion_rescaled"].layout
+    assert (digits.canvas, digits.sizes[::4]) == (112, (224, 112, 56, 28, 14))
+    assert clothes.canvas == 72
+    assert clothes.sizes == (56, 47, 40, 33, 28, 24, 20, 17, 14)
 
 
 def test_cache_directory_is_the_users_choice(
