@@ -31,14 +31,8 @@ def build_aerial(
 ) -> StirArrays:
     """Build the dataset from the downloaded archives, which are read in place.
 
-    Args:
-        source: Holds `DOTA-v1.5_train.zip`, `DOTA-v1.5_val.zip` and the images' `part*.zip`,
-            in any folders.
-        num_instances: Objects per class and split; None means the published 25.
-        skip_bad: Leave out damaged photos, and say so.
-        layout: Canvas and object sizes.
-        workers: Number of processes; the result does not depend on it.
-        progress: Called as `progress(done, total)`, counting photos.
+    `source` holds `DOTA-v1.5_train.zip`, `DOTA-v1.5_val.zip` and the images' `part*.zip`, in any
+    folders. The other arguments are those of every builder, see `equiscale.build`.
     """
     card = CARDS["aerial"]
     count = card.num_instances if num_instances is None else num_instances
@@ -52,12 +46,11 @@ def build_aerial(
     }
     objects, bad = _read_objects(labels, photos, skip_bad)
 
-    def choose(damaged: frozenset[Photo]) -> Choice:
-        usable = (item for item in objects if item.photo not in damaged)
+    def choose(usable: list[PhotoObject]) -> Choice:
         return deal_largest(usable, _longer_side, count, max(layout.sizes), source)
 
     cutting = Cutting(seed="aerial", layout=layout, skip_bad=skip_bad)
-    return build_from_photos(choose, card.metadata(), cutting, workers, progress, bad)
+    return build_from_photos(objects, choose, card.metadata(), cutting, workers, progress, bad)
 
 
 def _read_objects(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,8 @@ class Choice:
 
 
 def build_from_photos(
-    choose: Callable[[frozenset[Photo]], Choice],
+    objects: Sequence[PhotoObject],
+    choose: Callable[[list[PhotoObject]], Choice],
     metadata: Mapping[str, str],
     cutting: Cutting,
     workers: int = 1,
@@ -47,16 +48,17 @@ def build_from_photos(
     """Cut out the chosen objects, decoding every photo once.
 
     Args:
-        choose: Chooses the objects without those of the given (damaged) photos.
+        objects: What can be chosen.
+        choose: Chooses among the objects whose photos are not damaged.
         metadata: What the file says about itself.
         cutting: How they are cut out.
-        workers: Number of processes; the result does not depend on it.
+        workers: Number of processes.
         progress: Called as `progress(done, total)`, counting photos.
         known_bad: Damaged photos that were skipped before.
     """
     bad = known_bad
     _report_skipped(bad)
-    choice = choose(bad)
+    choice = choose([item for item in objects if item.photo not in bad])
     images, positions = _allocate(choice, cutting)
     filled: dict[tuple[int, int, int], PhotoObject] = {}
     while missing := {key: item for key, item in choice.slots.items() if filled.get(key) != item}:
@@ -76,7 +78,7 @@ def build_from_photos(
         if damaged:  # objects may move to other places: those are cut out again
             _report_skipped(damaged)
             bad |= damaged
-            choice = choose(bad)
+            choice = choose([item for item in objects if item.photo not in bad])
             if images.shape[2:4] != (len(choice.class_names), choice.num_instances):
                 images, positions = _allocate(choice, cutting)
                 filled.clear()

@@ -33,10 +33,7 @@ def build_emoji(
 ) -> StirArrays:
     """Build the dataset from the installed icons, with the published rendering and positions.
 
-    Args:
-        layout: Canvas and object sizes.
-        workers: Number of processes; the result does not depend on it.
-        progress: Called as `progress(done, total)`.
+    The arguments are those of every builder, see `equiscale.build`.
     """
     card = CARDS["emoji"]
     icons = find_icons()

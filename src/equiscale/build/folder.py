@@ -112,8 +112,7 @@ def build_folder(
     squares = [replace(item, box=item.box.square_hull()) for item in objects]
     groups = find_groups(source, squares, options.group_by)
 
-    def choose(bad: frozenset[Photo]) -> Choice:
-        usable = [item for item in squares if item.photo not in bad]
+    def choose(usable: list[PhotoObject]) -> Choice:
         return deal_photos(usable, groups, names, options, source)
 
     cutting = Cutting(
@@ -126,8 +125,9 @@ def build_folder(
         cutouts=options.from_cutouts,
         backgrounds=_find_backgrounds(options.backgrounds),
     )
+    metadata = _metadata(options, names)
     return build_from_photos(
-        choose, _metadata(options, names), cutting, workers, progress, annotations.damaged
+        squares, choose, metadata, cutting, workers, progress, annotations.damaged
     )
 
 

@@ -46,15 +46,10 @@ def build_gtsrb(
     15 % of the longer one. The paper asks for a difference below 5 pixels. Few triangular signs
     meet that: their boxes are about a tenth wider than high.
 
-    Args:
-        source: Holds `Final_Training` and `Final_Test` (perhaps in a folder `GTSRB`), or
-            `GTSRB_Final_Training_Images.zip` and `GTSRB_Final_Test_Images.zip`; and the classes of
-            the test photos, as `GT-final_test.csv` or `GTSRB_Final_Test_GT.zip`.
-        num_instances: Signs per class and split; None means 25.
-        skip_bad: Leave out damaged photos, and say so.
-        layout: Canvas and object sizes.
-        workers: Number of processes; the result does not depend on it.
-        progress: Called as `progress(done, total)`, counting photos.
+    `source` holds `Final_Training` and `Final_Test` (perhaps in a folder `GTSRB`), or
+    `GTSRB_Final_Training_Images.zip` and `GTSRB_Final_Test_Images.zip`; and the classes of the test
+    photos, as `GT-final_test.csv` or `GTSRB_Final_Test_GT.zip`. The other arguments are those of
+    every builder, see `equiscale.build`.
     """
     card = CARDS["gtsrb"]
     count = card.num_instances if num_instances is None else num_instances
@@ -66,14 +61,13 @@ def build_gtsrb(
         for sign in _read_signs(table, folder, files, names, max(layout.sizes))
     ]
 
-    def choose(damaged: frozenset[Photo]) -> Choice:
-        usable = [sign for sign in signs if sign.photo not in damaged]
+    def choose(usable: list[PhotoObject]) -> Choice:
         training = [sign for sign in usable if sign.key.startswith(_TRAINING)]
         test = [sign for sign in usable if sign.key.startswith(_TEST)]
         return deal_tracks(training, test, _track, _shorter_side, card.class_names, count, source)
 
     cutting = Cutting(seed=card.name, layout=layout, stretch=True, skip_bad=skip_bad)
-    return build_from_photos(choose, card.metadata(), cutting, workers, progress)
+    return build_from_photos(signs, choose, card.metadata(), cutting, workers, progress)
 
 
 def _index_files(source: Path) -> Files:

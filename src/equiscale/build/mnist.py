@@ -121,13 +121,8 @@ def build_idx(
     of the 28-pixel box, rounded; above 112 pixels, the canvas of `mnist_large_scale` shows the
     centre of the box. Train at factor 1 with the scenario `train@28`.
 
-    Args:
-        name: Of the recipe.
-        source: Directory of the idx files, gzipped or not.
-        num_instances: Images per class and split; None means the number on the card.
-        layout: Canvas and object sizes; None means those on the card.
-        workers: Number of processes; the result does not depend on it.
-        progress: Called as `progress(done, total)`.
+    `source` is the directory of the idx files, gzipped or not. The other arguments are those of
+    every builder, see `equiscale.build`; a layout of None means the one on the card.
     """
     card, recipe = CARDS[name], RECIPES[name]
     layout = layout or card.layout

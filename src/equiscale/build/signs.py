@@ -60,13 +60,8 @@ def build_signs(
 ) -> StirArrays:
     """Build the dataset from the drawings of npm's `@rapideditor/mapillary_sprite_source`.
 
-    Args:
-        source: The unpacked package, or its folder of drawings.
-        background: Plain black, or one random colour per image.
-        num_instances: Images per class, split and object size; None means 1.
-        layout: Canvas and object sizes.
-        workers: Number of processes; the result does not depend on it.
-        progress: Called as `progress(done, total)`.
+    `source` is the unpacked package, or its folder of drawings; `background` is black, or one
+    random colour per image. The other arguments are those of every builder, see `equiscale.build`.
     """
     card = CARDS["signs"]
     count = card.num_instances if num_instances is None else num_instances

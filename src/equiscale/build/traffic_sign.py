@@ -38,13 +38,8 @@ def build_traffic_sign(
 ) -> StirArrays:
     """Build the dataset from the downloaded archives, which are read in place.
 
-    Args:
-        source: Holds `mtsd_v2_fully_annotated/` (unpacked) and the four image archives.
-        num_instances: Signs per class and split; None means the published 25.
-        skip_bad: Leave out damaged photos, and say so.
-        layout: Canvas and object sizes.
-        workers: Number of processes; the result does not depend on it.
-        progress: Called as `progress(done, total)`, counting photos.
+    `source` holds `mtsd_v2_fully_annotated/` (unpacked) and the four image archives. The other
+    arguments are those of every builder, see `equiscale.build`.
     """
     card = CARDS["trafficsign"]
     count = card.num_instances if num_instances is None else num_instances
@@ -58,12 +53,11 @@ def build_traffic_sign(
     }
     signs = list(_read_signs(source, photos))
 
-    def choose(damaged: frozenset[Photo]) -> Choice:
-        usable = (sign for sign in signs if sign.photo not in damaged)
+    def choose(usable: list[PhotoObject]) -> Choice:
         return deal_largest(usable, _shorter_side, count, max(layout.sizes), source)
 
     cutting = Cutting(seed="trafficsign", layout=layout, stretch=True, skip_bad=skip_bad)
-    return build_from_photos(choose, card.metadata(), cutting, workers, progress)
+    return build_from_photos(signs, choose, card.metadata(), cutting, workers, progress)
 
 
 def _read_signs(source: Path, pictures: dict[str, Photo]) -> Iterator[PhotoObject]:
