@@ -39,7 +39,7 @@ def generate(directory: Path) -> None:
         folder.mkdir(parents=True)
         for number in range(PHOTOS):
             noise = Image.fromarray(generator.integers(0, 256, (24, 32, 3), np.uint8))
-            noise.resize((400, 300), Image.Resampling.BICUBIC).save(folder / f"{number}.jpg")
+            noise.resize((240, 240), Image.Resampling.BICUBIC).save(folder / f"{number}.jpg")
 
 
 def build(directory: Path) -> None:

@@ -90,6 +90,8 @@ DATASET_LABELS = {
     "signs": "Signs",
     "fashion": "Fashion-MNIST",
     "gtsrb": "German traffic signs",
+    "mnist_large_scale": "MNIST, canvas 112",
+    "fashion_rescaled": "Fashion-MNIST, canvas 72",
 }
 
 

@@ -12,27 +12,33 @@ from equiscale.core.errors import OptionError
 from equiscale.core.spec import OBJECT_SIZES
 from equiscale.runs.key import Augmentation
 
+SIZE_RANGE = (min(OBJECT_SIZES), max(OBJECT_SIZES))
 MAX_FACTOR = 2.0
 MAX_SHIFT = 8
 
 
 def augment(
-    images: Tensor, kind: Augmentation, generator: torch.Generator, boxes: Tensor | None = None
+    images: Tensor,
+    kind: Augmentation,
+    generator: torch.Generator,
+    boxes: Tensor | None = None,
+    size_range: tuple[int, int] = SIZE_RANGE,
 ) -> Tensor:
     """`[N, C, H, W] -> [N, C, H, W]`, each image changed by its own draw.
 
     `rescale` knows nothing about the image, so that an object may leave the canvas in part.
     `rescale_object` is the strongest fair use of rescaling: it takes the boxes of the training
-    objects and the range of object sizes, 17 to 64, as known, and nothing else.
+    objects and the range of object sizes as known, and nothing else.
 
     Args:
         images: A batch.
         kind: `none`; `rescale`: resized about its centre by a factor that is log-uniform in
             [1/2, 2]; `rescale_object`: resized, antialiased, so that the object's size is
-            log-uniform in [17, 64], and placed anywhere on the canvas; `shift`: moved by up to 8
-            pixels. What comes from outside is black.
+            log-uniform in `size_range`, and placed anywhere on the canvas; `shift`: moved by up to
+            8 pixels. What comes from outside is black.
         generator: Source of the draws, on the CPU, so that all devices see the same ones.
         boxes: `[N, 3]`, left, top and size of every object; `rescale_object` needs them.
+        size_range: Smallest and largest object size, for `rescale_object`.
     """
     if kind == "none":
         return images
@@ -40,7 +46,8 @@ def augment(
     if kind == "rescale_object":
         if boxes is None:
             raise OptionError("augmentation='rescale_object' needs to know where the objects are")
-        return _replace_objects(images, boxes, torch.rand(count, 3, generator=generator))
+        draws = torch.rand(count, 3, generator=generator)
+        return _replace_objects(images, boxes, draws, size_range)
     if kind == "rescale":
         exponent = torch.rand(count, generator=generator) * 2 - 1
         factor, shift = torch.exp(math.log(MAX_FACTOR) * exponent), torch.zeros(count, 2)
@@ -59,24 +66,27 @@ def _sample(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
     return F.grid_sample(images, grid, padding_mode="zeros", align_corners=False)
 
 
-def _replace_objects(images: Tensor, boxes: Tensor, draws: Tensor) -> Tensor:
+def _replace_objects(
+    images: Tensor, boxes: Tensor, draws: Tensor, size_range: tuple[int, int]
+) -> Tensor:
     """`[N, C, H, W], [N, 3], [N, 3] -> [N, C, H, W]`: sizes and places from 0…1."""
     draws = draws.to(images.device)
     left, top, size = boxes.to(images.dtype).unbind(1)
-    smallest, largest = min(OBJECT_SIZES), max(OBJECT_SIZES)
+    smallest, largest = size_range
     new_size = smallest * (largest / smallest) ** draws[:, 0]
     height, width = images.shape[2:]
-    across = _resizing(width, left, draws[:, 1] * (width - new_size), new_size / size)
-    down = _resizing(height, top, draws[:, 2] * (height - new_size), new_size / size)
+    factor, reach = new_size / size, 2 * math.ceil(largest / smallest)
+    across = _resizing(width, left, draws[:, 1] * (width - new_size), factor, reach)
+    down = _resizing(height, top, draws[:, 2] * (height - new_size), factor, reach)
     return down[:, None] @ images @ across[:, None].transpose(2, 3)
 
 
-def _resizing(length: int, start: Tensor, new_start: Tensor, factor: Tensor) -> Tensor:
+def _resizing(length: int, start: Tensor, new_start: Tensor, factor: Tensor, reach: int) -> Tensor:
     """`[N] × 3 -> [N, length, length]`: bilinear, and wider where the image shrinks.
 
-    The pixel at `start` goes to `new_start`; distances grow by `factor`.
+    The pixel at `start` goes to `new_start`; distances grow by `factor`. `reach` is how far the
+    weights of the smallest factor go beyond both ends.
     """
-    reach = 8  # enough for a factor of 1/4 beyond both ends
     pixels = torch.arange(-reach, length + reach, device=start.device) + 0.5
     places = (pixels[reach:-reach] - new_start[:, None]) / factor[:, None] + start[:, None]
     support = (1 / factor).clamp_min(1)[:, None, None]

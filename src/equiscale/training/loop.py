@@ -23,7 +23,7 @@ from equiscale.data.dataset import StirDataset, to_float
 from equiscale.metrics.accuracy import predict
 from equiscale.runs.key import TrainingProtocol
 from equiscale.runs.record import History
-from equiscale.training.augmentation import augment
+from equiscale.training.augmentation import SIZE_RANGE, augment
 
 SHUFFLE_SEED = 42
 """The paper's release shuffles the training set once, with this seed, for every run."""
@@ -44,13 +44,15 @@ class LabelledImages:
     """`[N, C, H, W]` images, `[N]` labels and, if known, `[N, 3]` boxes on one device.
 
     Images of bytes become float32 in [0, 1] batch by batch. A box is the left and the top distance
-    of an object and its size. `order` says in which order the images are taken.
+    of an object and its size. `order` says in which order the images are taken,
+    `size_range` which object sizes the dataset has.
     """
 
     images: Tensor
     labels: Tensor
     boxes: Tensor | None = None
     order: Tensor | None = None
+    size_range: tuple[int, int] = SIZE_RANGE
 
     @classmethod
     def load(
@@ -59,7 +61,13 @@ class LabelledImages:
         """Take the scenario's part of a split, and keep it on the device."""
         part = dataset.select(split, scenario)
         boxes = torch.cat([part.positions, part.object_sizes[:, None]], dim=1)
-        return cls(part.pixels.to(device), part.labels.to(device), boxes.to(device))
+        largest = min(max(dataset.sizes), dataset.canvas)
+        return cls(
+            part.pixels.to(device),
+            part.labels.to(device),
+            boxes.to(device),
+            size_range=(min(dataset.sizes), largest),
+        )
 
     def permuted(self, order: np.ndarray[tuple[int], np.dtype[np.int64]]) -> LabelledImages:
         """Return the images in another order, without copying them."""
@@ -200,7 +208,7 @@ class Trainer:
             if should_stop():
                 raise InterruptedRunError(f"stopped in epoch {epoch}")
             kind = self.protocol.augmentation
-            images = augment(batch.images, kind, generator, batch.boxes)
+            images = augment(batch.images, kind, generator, batch.boxes, train_set.size_range)
             losses.append(self._step(images, batch.labels) * len(batch.labels))
         loss = torch.stack(losses).sum().item() / len(train_set.labels)
         self._check_finite(loss, epoch)
