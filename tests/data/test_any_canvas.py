@@ -14,7 +14,7 @@ import equiscale.data.schema as schema
 from equiscale.analysis.runs import read_runs
 from equiscale.analysis.summaries import reported_runs, summarize_equivariance, summarize_sizes
 from equiscale.core.errors import DatasetFormatError, OptionError
-from equiscale.core.spec import Scenario, Split
+from equiscale.core.spec import Scenario
 from equiscale.data.dataset import StirDataset, load_dataset, to_float
 from equiscale.data.schema import METADATA_KEYS, StirArrays, read_arrays, write_arrays
 from equiscale.report.figure_data import FigureData
@@ -120,10 +120,3 @@ def test_run_record_and_figure(arrays: StirArrays, tmp_path: Path) -> None:
     figure = plot_sizes(FigureData(runs, runs.table["protocol"][0]), None)
     titles = [axis.get_title() for axis in figure.axes]
     assert titles[:2] == ["large → small", "train at 24-30"]
-
-
-def test_every_split_of_a_scenario_is_inside_the_dataset(arrays: StirArrays) -> None:
-    dataset = StirDataset("shapes", arrays)
-    for scenario in Scenario:
-        for split in Split:
-            assert set(dataset.select(split, scenario).sizes) <= set(SIZES)

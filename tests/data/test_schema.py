@@ -252,7 +252,7 @@ def valid_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return save(tmp_path_factory.mktemp("fuzz") / "valid.npz", grey_members()).read_bytes()
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     changes=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=6),
     length=st.none() | st.integers(0, 1 << 16),
@@ -272,7 +272,7 @@ def test_mutated_files_raise_only_our_errors(
         assert read_arrays(path, max_bytes=1 << 20).images.shape == (3, 48, 1, 1, 64, 64)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     descr=st.sampled_from(["|u1", "<i8", "|O", "<U5", "<f4", "|V3", "|u1\n", "x", "<M8[s]"]),
     shape=st.lists(st.integers(-2, 2**70), max_size=8),

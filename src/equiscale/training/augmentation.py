@@ -81,7 +81,9 @@ def _replace_objects(
     return down[:, None] @ images @ across[:, None].transpose(2, 3)
 
 
-def _resizing(length: int, start: Tensor, new_start: Tensor, factor: Tensor, reach: int) -> Tensor:
+def _resizing(
+    length: int, start: Tensor, new_start: Tensor, factor: Tensor, reach: int = 8
+) -> Tensor:
     """`[N] × 3 -> [N, length, length]`: bilinear, and wider where the image shrinks.
 
     The pixel at `start` goes to `new_start`; distances grow by `factor`. `reach` is how far the
