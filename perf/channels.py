@@ -25,7 +25,7 @@ from torch import Tensor
 from equiscale import Split, load_dataset, load_model
 from equiscale.layers.channel_pool import CHANNEL_POOLS, ChannelPool, pool_channels
 from equiscale.layers.channels import FACTORS, resize_images, scale_factors
-from equiscale.models.scale_channel_nets import ScaleChannelNet
+from equiscale.models.families.scale_channels import ScaleChannelNet
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import RunStore
 

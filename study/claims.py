@@ -13,7 +13,7 @@ from equiscale.analysis.runs import SIZES, RunSelection, read_selection
 from equiscale.analysis.summaries import channel_correlations, count_strong
 from equiscale.core.spec import Scenario
 from equiscale.layers import SConv2d
-from equiscale.models.base import create_model, list_models
+from equiscale.models import create_model, list_models
 from equiscale.report.figures import MAIN_MODELS
 from equiscale.report.plots import EQUIVARIANCE_MODELS
 from equiscale.report.style import order_datasets

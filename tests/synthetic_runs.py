@@ -14,7 +14,7 @@ from equiscale.analysis.comparison import published_sizes
 from equiscale.analysis.runs import SIZES
 from equiscale.core.spec import Scenario
 from equiscale.metrics.equivariance import SIZE_PAIRS
-from equiscale.models.base import list_models
+from equiscale.models import list_models
 from equiscale.runs.key import RunKey, TrainingProtocol
 from equiscale.runs.record import History, Measurement, Predictions, RunRecord
 from equiscale.runs.store import RunStore

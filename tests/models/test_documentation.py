@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from equiscale.models.documentation import models_promises, models_table
+from equiscale.models.documentation import models_promises, models_table, variants_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
@@ -16,8 +16,9 @@ def section(name: str) -> str:
     return match[1]
 
 
-def test_table_is_that_of_the_registry() -> None:
+def test_tables_are_those_of_the_registry() -> None:
     assert section("table") == models_table(), "run `equiscale models --markdown`"
+    assert section("variants") == variants_table(), "run `equiscale models --markdown`"
 
 
 def test_promises_are_those_of_the_cards() -> None:

@@ -15,8 +15,8 @@ from torch import nn
 
 from equiscale.core.errors import OptionError, UnknownNameError
 from equiscale.models import create_model
+from equiscale.models.families.plain import StandardNet
 from equiscale.models.foreign import fingerprint, is_known_here_only, name_factory
-from equiscale.models.plain import StandardNet
 
 SCRIPT = """
 from torch import nn
@@ -49,7 +49,7 @@ def script(width: int = 4, operation: str = "*", comment: str = "") -> str:
 
 
 def test_what_can_be_imported_is_named_by_where_it_is() -> None:
-    assert name_factory(StandardNet) == "equiscale.models.plain:StandardNet"
+    assert name_factory(StandardNet) == "equiscale.models.families.plain:StandardNet"
     assert not is_known_here_only(name_factory(StandardNet))
 
 

@@ -24,7 +24,7 @@ from equiscale.layers.baselines.steerable import (
     hermite_basis,
 )
 from equiscale.models import Classifier, create_model, list_models, model_card
-from equiscale.models.prior_work import gaussian_pyramid
+from equiscale.models.families.prior_work import gaussian_pyramid
 
 SIGMAS = (2, 3, 4, 5, 6, 7, 8, 9)
 

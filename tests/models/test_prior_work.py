@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.models import create_model
-from equiscale.models.prior_work import affine_grid, binomial_blur, gaussian_pyramid
+from equiscale.models.families.prior_work import affine_grid, binomial_blur, gaussian_pyramid
 
 
 def body(model: nn.Module, x: Tensor, padding: int = 0) -> Tensor:

@@ -11,16 +11,17 @@ import pytest
 from numpy.typing import NDArray
 
 from equiscale import list_models
+from equiscale.models import VARIANTS
 from equiscale.report.style import (
     MARKERS,
     PAPER_DARK,
     PAPER_LIGHT,
-    STYLES,
     order_datasets,
     style_models,
 )
 
 Array = NDArray[np.float64]
+STYLES = style_models(list_models())
 
 # Machado, Oliveira, Fernandes 2009, severity 1: linear RGB as each deficiency maps it.
 DEFICIENCIES = {
@@ -89,6 +90,7 @@ def test_no_two_variants_look_the_same() -> None:
 
 def test_every_model_of_the_package_has_its_own_style() -> None:
     assert set(STYLES) == set(list_models())
+    assert all(STYLES[name].light == STYLES[v.base].light for name, v in VARIANTS.items())
     assert len({(s.light, s.dash, s.marker) for s in STYLES.values()}) == len(STYLES)
     assert {style.marker for style in STYLES.values()} <= set(MARKERS)
 

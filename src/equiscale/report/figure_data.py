@@ -19,7 +19,7 @@ from equiscale.analysis.summaries import (
     summarize_sizes,
 )
 from equiscale.core.errors import OptionError
-from equiscale.report.style import STYLES, order_datasets, style_models
+from equiscale.report.style import is_ours, order_datasets, style_models
 
 _PANEL = ("dataset", "scenario")
 
@@ -91,7 +91,7 @@ class FigureData:
         if wanted is None:
             return list(present)
         names = {model: model.partition(" {")[0] for model in present}
-        return [m for m, name in names.items() if name in wanted or name not in STYLES]
+        return [m for m, name in names.items() if name in wanted or not is_ours(name)]
 
     def selection(self, pool: str) -> RunSelection:
         """Return the scale selection of a run with this pool, of emoji mid2rest if there is one."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from equiscale.core.spec import Scenario
+from equiscale.core.variants import VARIANTS
 
 TEXT_LIGHT, TEXT_DARK = "#1b1f24", "#e8eaed"
 PAPER_LIGHT, PAPER_DARK = "#ffffff", "#15181d"
@@ -36,35 +37,24 @@ class ModelStyle:
 
 
 # Hues after Okabe and Ito and Paul Tol, darkened for white and lightened for black; colours that
-# a colour-blind reader could take for one another differ in dash and in marker. A variant has
-# the colour of the model that it varies.
+# a colour-blind reader could take for one another differ in dash and in marker.
 _SOLID, _LONG, _SHORT, _MIXED = "", "8 3", "2 3", "8 3 2 3"
 _LONGEST, _EVEN, _TWO_DOTS, _SPARSE = "12 4", "5 4", "8 3 2 3 2 3", "2 6"
-_GREY, _GOLD = ("#595f69", "#a9b0bb"), ("#8a6d00", "#e3c53f")
-_BLUE, _ORANGE, _BROWN = ("#0063b1", "#5aaef5"), ("#c44400", "#ff8a4c"), ("#a3620a", "#f0b35a")
 STYLES = {
-    "standard": ModelStyle("Standard CNN", *_GREY, _SOLID, "o"),
+    "standard": ModelStyle("Standard CNN", "#595f69", "#a9b0bb", _SOLID, "o"),
     "spatial_transform": ModelStyle("Spatial transformer", "#b0457b", "#e58ab8", _LONG, "v"),
-    "ensemble": ModelStyle("Pyramid ensemble", *_GOLD, _SHORT, "s"),
+    "ensemble": ModelStyle("Pyramid ensemble", "#8a6d00", "#e3c53f", _SHORT, "s"),
     "xu": ModelStyle("Xu et al.", "#117733", "#4fc27a", _LONG, "^"),
     "kanazawa": ModelStyle("Kanazawa et al.", "#007f98", "#57c8de", _MIXED, "D"),
     "hermite": ModelStyle("SES, Hermite", "#882255", "#d977a8", _SHORT, "P"),
     "disco": ModelStyle("SES, DISCO", "#6a4c9c", "#b49be6", _LONG, "X"),
-    "pixel_pool": ModelStyle("SConv, pixel pool", *_BLUE, _SOLID, "o"),
-    "slice_pool": ModelStyle("SConv, slice pool", *_ORANGE, _SOLID, "d"),
-    "energy_pool": ModelStyle("SConv, energy pool", *_BROWN, _MIXED, "D"),
+    "pixel_pool": ModelStyle("SConv, pixel pool", "#0063b1", "#5aaef5", _SOLID, "o"),
+    "slice_pool": ModelStyle("SConv, slice pool", "#c44400", "#ff8a4c", _SOLID, "d"),
+    "energy_pool": ModelStyle("SConv, energy pool", "#a3620a", "#f0b35a", _MIXED, "D"),
     "conv3d": ModelStyle("SConv, 3-D conv", "#287a6c", "#5fd0bb", _SHORT, "p"),
     "scale_channels": ModelStyle("Scale channels", "#4a0d6b", "#f3c9ff", _SOLID, "*"),
     "gaussian_derivative": ModelStyle("Gaussian deriv.", "#1d3b8b", "#c3d0ff", _TWO_DOTS, "h"),
     "riesz": ModelStyle("Riesz", "#a01c4b", "#ff8fab", _TWO_DOTS, "X"),
-    "pixel_pool_same": ModelStyle("Pixel pool, same", *_BLUE, _LONGEST, "<"),
-    "pixel_pool_full": ModelStyle("Pixel pool, full", *_BLUE, _EVEN, ">"),
-    "slice_pool_same": ModelStyle("Slice pool, same", *_ORANGE, _LONGEST, "<"),
-    "slice_pool_full": ModelStyle("Slice pool, full", *_ORANGE, _EVEN, ">"),
-    "energy_pool_mean": ModelStyle("Energy pool, mean", *_BROWN, _TWO_DOTS, "P"),
-    "standard_bn": ModelStyle("Standard, batch norm", *_GREY, _LONGEST, "s"),
-    "standard_wide": ModelStyle("Standard, wide", *_GREY, _EVEN, "^"),
-    "ensemble_dropout": ModelStyle("Ensemble, dropout", *_GOLD, _SPARSE, "*"),
 }
 _OTHERS = (
     ("#4b5bd7", "#98a3ff", _LONG, "v"),
@@ -74,6 +64,10 @@ _OTHERS = (
 )
 
 _DASHES = (_LONG, _MIXED, _SHORT, _TWO_DOTS, _EVEN, _SPARSE, _LONGEST)
+_VARIANT_MARKS = (
+    *(("12 4", "<"), ("5 4", "<"), ("2 6", ">"), ("12 4 2 4", ">")),
+    *(("5 4 2 4", "P"), ("12 3 5 3", "s"), ("8 6", "^"), ("5 3 2 3 2 3", "*")),
+)
 _LABEL_LETTERS = 44
 
 SCENARIO_LABELS = {
@@ -94,15 +88,30 @@ DATASET_LABELS = {
 
 
 def style_models(models: Sequence[str]) -> dict[str, ModelStyle]:
-    """Return the style of each model in the order of the paper; unknown ones come last.
+    """Return the style of each model: those of `STYLES` in their order, variants, then others.
 
     A model with options, `name {…}`, is drawn as an unknown one: it stands beside its default.
     """
-    known = {name: STYLES[name] for name in STYLES if name in models}
-    unknown = sorted(set(models) - set(STYLES))
-    for index, name in enumerate(unknown):
-        known[name] = _other_style(short_label(name), index)
-    return known
+    styles = {name: STYLES[name] for name in STYLES if name in models}
+    for name in VARIANTS:
+        if name in models:
+            styles[name] = _variant_style(name)
+    for index, name in enumerate(sorted(set(models) - set(styles))):
+        styles[name] = _other_style(short_label(name), index)
+    return styles
+
+
+def is_ours(name: str) -> bool:
+    """Whether a model, or the model it is a variant of, has a style of its own."""
+    return name in STYLES or name in VARIANTS
+
+
+def _variant_style(name: str) -> ModelStyle:
+    """Return the style of the base with the same colours and another dash and marker."""
+    base, index = VARIANTS[name].base, list(VARIANTS).index(name)
+    dash, marker = _VARIANT_MARKS[index % len(_VARIANT_MARKS)]
+    label = f"{STYLES[base].label}, {name.removeprefix(f'{base}_').replace('_', ' ')}"
+    return replace(STYLES[base], label=label, dash=dash, marker=marker)
 
 
 def _other_style(label: str, index: int) -> ModelStyle:

@@ -1,4 +1,4 @@
-"""Earlier answers to scale: image pyramids, learned transformations, resized kernels or inputs."""
+"""Earlier methods: image pyramids, learned transformations, resized kernels or inputs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,8 @@ from equiscale.layers.channel_pool import (
     pool_channels,
     spread_channels,
 )
-from equiscale.models.base import (
-    CHANNELS,
-    Classifier,
-    TwoStageNet,
-    register_model,
-)
+from equiscale.models.classifier import CHANNELS, Classifier, MultiViewNet, TwoStageNet
+from equiscale.models.registry import register_model
 
 PYRAMID_LEVELS = 3
 
@@ -39,10 +35,10 @@ PYRAMID_LEVELS = 3
     title="Spatial transformer",
     group="paper",
     citation="Jaderberg et al., NeurIPS 2015, arXiv 1506.02025",
-    guarantee="None by construction: a localisation network learns which affine map to undo, "
-    "starting from the identity.",
-    limits="Learns to undo only what it is trained on; images must have the size given as "
-    "image_size; once trained, shifts change the logits.",
+    guarantee="None by construction: a localisation network learns which affine transformation to "
+    "undo, starting from the identity.",
+    limits="It learns to undo only what it is trained on. Images must have the size `image_size`. "
+    "Once trained, shifts change the logits.",
 )
 class SpatialTransformNet(Classifier):
     """`[N, C, H, W] -> [N, num_classes]`: a learned affine transformation, then `standard`.
@@ -50,9 +46,9 @@ class SpatialTransformNet(Classifier):
     Args:
         in_channels: Channels of the images.
         num_classes: Number of logits.
-        kernel_size: Side k of the two kernels behind the transformation.
+        kernel_size: Side k of the two kernels after the transformation.
         image_size: Height and width of the images, or one number for both; the localisation
-            network ends in a linear layer and works for no other.
+            network works for this size only.
     """
 
     def __init__(
@@ -84,7 +80,7 @@ class SpatialTransformNet(Classifier):
         self.head = nn.Linear(CHANNELS[1], num_classes)
 
     def transform(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, C, H, W]`: the images as the body sees them."""
+        """`[N, C, H, W] -> [N, C, H, W]`: the transformed images."""
         theta = self.localisation(x).unflatten(1, (2, 3))
         grid = affine_grid(theta, x.shape[2], x.shape[3])
         return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
@@ -117,9 +113,9 @@ def _height_and_width(image_size: int | Sequence[int], smallest: int) -> tuple[i
 
 
 def affine_grid(theta: Tensor, height: int, width: int) -> Tensor:
-    """`[N, 2, 3] -> [N, H, W, 2]`: where each pixel is taken from, −1…1 from edge to edge.
+    """`[N, 2, 3] -> [N, H, W, 2]`: where each pixel is sampled, −1…1 from edge to edge.
 
-    That is `torch.nn.functional.affine_grid` with `align_corners=False`, for empty batches too.
+    Equals `torch.nn.functional.affine_grid` with `align_corners=False`; empty batches work too.
     """
     rows = (2 * torch.arange(height, dtype=theta.dtype, device=theta.device) + 1) / height - 1
     columns = (2 * torch.arange(width, dtype=theta.dtype, device=theta.device) + 1) / width - 1
@@ -143,19 +139,17 @@ def _identity_transform(features: int) -> nn.Linear:
     citation="Altstidl et al., arXiv 2211.10288, after Burt and Adelson, 1983",
     guarantee="An image halved by the pyramid's own blur gives exactly the feature maps of the "
     "next level.",
-    limits="Factors of two only, three levels, and the logits are averaged with those of "
-    "levels that see the object at the wrong size; zeros beyond the border reach far "
-    "into the coarsest level (logits of an untrained network change by up to 1.7 % when "
-    "a small object moves by four pixels).",
+    limits="Three levels, factors of two only. The logits are averaged with those of levels that "
+    "show the object at the wrong size. Zero padding reaches far into the coarsest level.",
 )
-class EnsembleNet(Classifier):
+class EnsembleNet(MultiViewNet):
     """`[N, C, H, W] -> [N, num_classes]`: one network on a Gaussian pyramid, logits averaged.
 
     Args:
         in_channels: Channels of the images.
         num_classes: Number of logits.
         kernel_size: Side k of both kernels; the convolutions are padded by k // 2.
-        dropout: Probability with which, in training, a level does not see an image.
+        dropout: Probability with which a level is left out for an image in training.
     """
 
     def __init__(
@@ -171,7 +165,7 @@ class EnsembleNet(Classifier):
         self.head = nn.Linear(CHANNELS[1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, num_classes]`; in training, some levels see some images only."""
+        """`[N, C, H, W] -> [N, num_classes]`; in training, each image sees some levels only."""
         if not (self.training and self.dropout):
             return self.classify(self.stages(x))
         self.check_images(x)
@@ -199,12 +193,13 @@ class EnsembleNet(Classifier):
             stages[f"level{level}.stage2"] = self._second(first)
         return stages
 
-    def classify(self, stages: dict[str, Tensor]) -> Tensor:
-        """`stages(x) -> [N, num_classes]`: logits of every level, averaged."""
-        last = [value for name, value in stages.items() if name.endswith("stage2")]
-        pooled = torch.stack([self.global_pool(value) for value in last])
-        logits: Tensor = self.head(pooled).mean(dim=0)
-        return logits
+    def view_logits(self, features: Sequence[Tensor]) -> Tensor:
+        """`views × [N, num_features] -> [N, views, num_classes]`, in one product."""
+        return self.head(torch.stack(list(features))).transpose(0, 1)
+
+    def pool_logits(self, logits: Tensor) -> Tensor:
+        """`[N, views, num_classes] -> [N, num_classes]`: the mean."""
+        return logits.mean(dim=1)
 
 
 def gaussian_pyramid(x: Tensor, levels: int) -> list[Tensor]:
@@ -229,10 +224,10 @@ def binomial_blur(x: Tensor) -> Tensor:
     title="Multi-column, resized kernels",
     group="paper",
     citation="Xu et al., arXiv 1411.6369",
-    guarantee="Five columns see the image through kernels of five sizes, the strongest response "
-    "counts: a blob detector loses 12 % when the blob grows by half, standard 31 %.",
-    limits="Both layers of a column use one size; resized kernels are coarse (bilinear or "
-    "nearest) and only roughly alike; zeros beyond the border.",
+    guarantee="Five columns with kernels of five sizes; the strongest response counts: "
+    "a blob detector loses 12 % when the blob grows by half, standard 31 %.",
+    limits="Both layers of a column use the same size. Kernels are resized coarsely (bilinear or "
+    "nearest).",
 )
 class XuNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: columns of resized kernels, maximum over columns.
@@ -277,10 +272,8 @@ class XuNet(TwoStageNet):
     guarantee="Every pixel takes its strongest response over seven sizes of the input, a factor "
     "of 1.26 apart: a blob detector loses 3 % when the blob grows by half, standard 31 "
     "%.",
-    limits="An object is shrunk by at most 1.59, so that from σ 2 to σ 9 the response falls by "
-    "74 %; enlarged inputs are cropped to their centre; resizing is bilinear without "
-    "antialiasing and about the centre, so that logits of an untrained network change "
-    "by up to 5 % when a small object moves by four pixels.",
+    limits="Objects are shrunk by at most 1.59: from σ 2 to σ 9 the response falls by 74 %. "
+    "Enlarged inputs are cropped to their centre. Resizing is bilinear, without antialiasing.",
 )
 class KanazawaNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: shared kernels on resized inputs, maximum over sizes.
@@ -309,7 +302,7 @@ class KanazawaNet(TwoStageNet):
             KanazawaConv2d(*CHANNELS, kernel_size, exponents),
             in_channels,
             num_classes,
-            # Of the last response, at least one pixel must be left at every size.
+            # At least one pixel of the last response must be left at every size.
             minimum_size=2 * (kernel_size - 1) + _smallest_canvas(exponents),
         )
 

@@ -1,4 +1,4 @@
-"""The ordinary convolutional network that all others are compared with, and its relatives."""
+"""The plain convolutional network that the others are compared with."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from torch import nn
 
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_positive
-from equiscale.models.base import CHANNELS, TwoStageNet, register_model
-
-WIDE = (39, 79)
-"""Widths at which `standard` costs 5.9 times its arithmetic, as `scale_channels` does."""
+from equiscale.models.classifier import CHANNELS, TwoStageNet
+from equiscale.models.registry import register_model
 
 
 @register_model(
@@ -32,7 +30,7 @@ class StandardNet(TwoStageNet):
         in_channels: Channels of the images.
         num_classes: Number of logits.
         kernel_size: Side k of both kernels.
-        widths: Channels behind the first and the second convolution.
+        widths: Channels after the first and the second convolution.
         batch_norm: Whether each convolution is followed by batch normalisation.
     """
 
@@ -48,8 +46,7 @@ class StandardNet(TwoStageNet):
         if len(widths) != 2:
             raise OptionError(f"widths must be two numbers, got {widths!r}")
         first, second = widths
-        check_positive(widths=first)
-        check_positive(widths=second)
+        check_positive(**{"widths[0]": first, "widths[1]": second})
         convolutions = (
             nn.Conv2d(in_channels, first, kernel_size),
             nn.Conv2d(first, second, kernel_size),

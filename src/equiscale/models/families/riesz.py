@@ -1,4 +1,4 @@
-"""Networks of Riesz transforms: every object size at once, without sampling scales."""
+"""Networks of Riesz transforms, which need no sampling of scales."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_numbers, check_positive
 from equiscale.layers.baselines.riesz import RieszConv2d
-from equiscale.models.base import Classifier, register_model
+from equiscale.models.classifier import Classifier
+from equiscale.models.registry import register_model
 
 WIDTHS = (16, 32, 48)
 
@@ -20,28 +21,27 @@ WIDTHS = (16, 32, 48)
     title="Riesz network",
     group="beyond",
     citation="Barisin et al., arXiv 2305.04665",
-    guarantee="The transforms of each layer commute with rescaling exactly, by any factor, for "
-    "periodic images, its ReLU as far as pixels are fine enough; on a large canvas the features "
-    "of a blob change by 6 % from σ 2 to σ 9, those of standard by 55 %. Shifts leave the logits "
-    "unchanged.",
-    limits="Kernels decay with the square of the distance only, so that whatever else is on "
-    "the canvas, its period and the black margin are seen too; the mean of an image is "
-    "lost; the smallest details are those of the pixel grid.",
+    guarantee="Each transform commutes with rescaling by any factor, exactly for periodic images; "
+    "ReLU does as far as the pixels are fine enough. On a large canvas the features of a blob "
+    "change by 6 % from σ 2 to σ 9, those of standard by 55 %. Shifts leave the logits unchanged.",
+    limits="Kernels decay only with the square of the distance, so features also depend on the "
+    "rest of the canvas, its periodic repetition and the black margin. The mean of an image is "
+    "lost. Details smaller than a pixel do not exist.",
 )
 class RieszNet(Classifier):
     """`[N, C, H, W] -> [N, num_classes]`: learned combinations of Riesz transforms.
 
     Each layer mixes the Riesz transforms of order 1 and 2 of its input by 1×1 convolutions, with
-    batch normalisation and ReLU; behind the last the maximum over the image, and a linear layer.
-    There is no kernel size and no scale to choose.
+    batch normalisation and ReLU; global max pooling and a linear layer follow. There is no kernel
+    size and no scale to choose.
 
     Args:
         in_channels: Channels of the images.
         num_classes: Number of logits.
-        widths: Features behind each layer.
-        margin: Black pixels put below and to the right of the image. The canvas continues
-            periodically, so that they separate the object from its repetitions; Riesz kernels
-            decay with the square of the distance only. The feature maps keep them.
+        widths: Features after each layer.
+        margin: Black pixels added below and to the right of the image. The transforms treat the
+            canvas as periodic; the margin separates the object from its repetitions. The feature
+            maps include it.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""The networks built on the scaled convolution: three ways to pool over scale, and none."""
+"""Networks of scaled convolutions: three ways to pool over scale, and a 3-D convolution."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,7 +15,8 @@ from equiscale.layers.scaled.geometry import Padding
 from equiscale.layers.scaled.kernel_scaling import Interpolation
 from equiscale.layers.scaled.method import Method
 from equiscale.layers.scaled.pooling import PoolMode
-from equiscale.models.base import CHANNELS, TwoStageNet, register_model
+from equiscale.models.classifier import CHANNELS, TwoStageNet
+from equiscale.models.registry import register_model
 
 CITATION = "Altstidl et al., arXiv 2211.10288"
 
@@ -23,7 +24,7 @@ CITATION = "Altstidl et al., arXiv 2211.10288"
 def _classify_peaks(net: TwoStageNet, x: Tensor, pool: PoolMode | bool) -> Tensor:
     """Return the logits of a network whose second convolution can pool globally itself.
 
-    ReLU keeps the order of numbers, so that it may follow the global maximum.
+    ReLU keeps the order of numbers, so it may follow the global maximum.
     """
     net.check_images(x)
     first = F.relu(net.conv1(x), inplace=True)
@@ -31,22 +32,54 @@ def _classify_peaks(net: TwoStageNet, x: Tensor, pool: PoolMode | bool) -> Tenso
     return logits
 
 
+@register_model(
+    "energy_pool",
+    title="Scaled convolution, energy pooling",
+    group="paper",
+    fixed={"pool": "energy"},
+    citation=CITATION,
+    guarantee="Every channel takes the whole map of the kernel size with the largest sum.",
+    limits="The sum does not follow the object: kernels of 39 to 41 for blobs of σ 2 to 9. Maps of "
+    "large kernels are framed with zeros, which favours small kernels where responses are "
+    "positive.",
+)
+@register_model(
+    "slice_pool",
+    title="Scaled convolution, slice pooling",
+    group="paper",
+    fixed={"pool": "slice"},
+    citation=CITATION,
+    guarantee="Every channel takes the whole map of the kernel size with the strongest response. "
+    "That size follows the object: kernels of 9 to 43 for blobs of σ 2 to 9, r = 0.999.",
+    limits="Kernels are only enlarged. One size per channel and image: objects of two sizes "
+    "compete. Large kernels fit only near the centre.",
+)
+@register_model(
+    "pixel_pool",
+    title="Scaled convolution, pixel pooling",
+    group="paper",
+    fixed={"pool": "pixel"},
+    citation=CITATION,
+    guarantee="Every pixel takes its strongest response over all kernel sizes k, k + 2, … that "
+    "fit: the response of a blob detector varies by 6 % from σ 2 to σ 9; standard loses 89 %.",
+    limits="Kernels are only enlarged, so an object smaller than those trained on is matched only "
+    "if training used enlarged kernels. A kernel of size K fits nowhere nearer than K/2 to the "
+    "border: of a blob of σ 9 near a corner, 33 % of the response is lost.",
+)
 class ScalePoolingNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: two scaled convolutions, each pooled over scale.
 
     Args:
         in_channels: Channels of the images.
         num_classes: Number of logits.
-        kernel_size: Side k of the learned kernels; k, k + 2, … as many as fit are applied.
+        kernel_size: Side k of the learned kernels, which are applied at k, k + 2, … as far as fit.
         interpolation: How a kernel is resampled, see `SConv2d`.
         method: How the scaled convolution is computed, see `SConv2d`.
-        padding: `"valid"`, or `"same"`: every map has the size of the image, and kernels of all
-            sizes reach every pixel; what lies beyond the border is black.
-        kernel_sizes: Sides of the kernels that are applied instead, all odd or all even; below k
-            the learned kernel is shrunk.
+        padding: `"valid"`, or `"same"`: zero padding, every map has the size of the image.
+        kernel_sizes: Kernel sizes to apply instead, all odd or all even; sizes below k shrink the
+            learned kernel.
+        pool: How to pool over scale, see `SConv2d`.
     """
-
-    pool: ClassVar[PoolMode]
 
     def __init__(
         self,
@@ -57,12 +90,14 @@ class ScalePoolingNet(TwoStageNet):
         method: Method = "auto",
         padding: Padding = "valid",
         kernel_sizes: Sequence[int] | None = None,
+        *,
+        pool: PoolMode,
     ) -> None:
         check_positive(in_channels=in_channels, num_classes=num_classes, kernel_size=kernel_size)
         how: dict[str, Any] = {
             "interpolation": interpolation,
             "method": method,
-            "pool": self.pool,
+            "pool": pool,
             "padding": padding,
             "kernel_sizes": kernel_sizes,
         }
@@ -75,19 +110,20 @@ class ScalePoolingNet(TwoStageNet):
             # The largest kernel must fit what the smallest one leaves.
             minimum_size=1 if padding == "same" else min(sizes) + max(sizes) - 1,
         )
+        self.pool: PoolMode = pool
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, num_classes]`.
 
-        The global maximum of a pixel or slice pooled map is the maximum of the whole stack, which
-        is found without making the map.
+        After pixel or slice pooling, the global maximum is that of the whole stack. The layer finds
+        it without computing the pooled map.
         """
         if self.pool not in ("pixel", "slice"):
             return super().forward(x)
         return _classify_peaks(self, x, pool="global")
 
     def scale_indices(self, x: Tensor) -> dict[str, Tensor]:
-        """`[N, C, H, W] ->` chosen scale index i per stage, of the kernel size k + 2i by default.
+        """`[N, C, H, W] ->` chosen scale index i per stage; by default the kernel size is k + 2i.
 
         `[N, O, H', W']` for pixel pooling, `[N, O]` for slice and energy pooling.
         """
@@ -98,68 +134,14 @@ class ScalePoolingNet(TwoStageNet):
 
 
 @register_model(
-    "pixel_pool",
-    title="Scaled convolution, pixel pooling",
-    group="paper",
-    citation=CITATION,
-    guarantee="Every pixel takes its strongest response over all kernel sizes k, k + 2, … that "
-    "fit: the response of a blob detector varies by 6 % from σ 2 to σ 9, where standard "
-    "loses 89 %.",
-    limits="Kernels are only enlarged, so that an object smaller than those trained on is matched "
-    "only as far as those used enlarged kernels; a kernel of size K fits nowhere nearer than "
-    "K/2 to the border, so that logits of an untrained network change by up to 2 % when a small "
-    "object moves by four pixels.",
-)
-class PixelPoolNet(ScalePoolingNet):
-    """`[N, C, H, W] -> [N, num_classes]`: maximum over scale at every pixel."""
-
-    pool = "pixel"
-
-
-@register_model(
-    "slice_pool",
-    title="Scaled convolution, slice pooling",
-    group="paper",
-    citation=CITATION,
-    guarantee="Every channel takes the whole map of the kernel size with the strongest response, "
-    "and that size follows the object's: kernels 9 to 43 for blobs of σ 2 to 9, r = "
-    "0.999.",
-    limits="Kernels are only enlarged; one size per channel and image, so that objects of two "
-    "sizes compete; large kernels fit only near the centre.",
-)
-class SlicePoolNet(ScalePoolingNet):
-    """`[N, C, H, W] -> [N, num_classes]`: the slice that holds the maximum."""
-
-    pool = "slice"
-
-
-@register_model(
-    "energy_pool",
-    title="Scaled convolution, energy pooling",
-    group="paper",
-    citation=CITATION,
-    guarantee="Every channel takes the whole map of the kernel size with the largest sum.",
-    limits="The sum does not follow the object: kernels of 39 to 41 for blobs of σ 2 to 9; "
-    "maps of large kernels are framed with zeros, which favours small kernels where "
-    "responses are positive; logits of an untrained network change by up to 9 % when a "
-    "small object moves by four pixels.",
-)
-class EnergyPoolNet(ScalePoolingNet):
-    """`[N, C, H, W] -> [N, num_classes]`: the slice with the largest sum."""
-
-    pool = "energy"
-
-
-@register_model(
     "conv3d",
     title="Scaled convolution, 3-D convolution",
     group="paper",
     citation=CITATION,
     guarantee="No pooling over scale: a 3-D convolution sees the responses of seven neighbouring "
     "kernel sizes at once.",
-    limits="The scale axis is the kernel size k + 2i, so that a doubled object is no shift "
-    "along it; 6.6 times the parameters of the others; logits of an untrained network "
-    "change by up to 1 % when a small object moves by four pixels.",
+    limits="The scale axis is the kernel size k + 2i, so doubling an object does not shift the "
+    "response along it. 6.6 times the parameters of the others.",
 )
 class Conv3dNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: a scaled convolution, then a 3-D one over (S, H, W).
@@ -193,5 +175,5 @@ class Conv3dNet(TwoStageNet):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, num_classes]`: as `classify(stages(x))`, without stage 2's maps."""
+        """`[N, C, H, W] -> [N, num_classes]`: without storing the maps of stage 2."""
         return _classify_peaks(self, x, pool=True)

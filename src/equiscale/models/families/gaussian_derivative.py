@@ -1,11 +1,10 @@
-"""Scale-covariant networks of Gaussian derivatives, in several scale channels."""
+"""Networks of Gaussian derivatives in several scale channels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,7 +19,8 @@ from equiscale.layers.channel_pool import (
     pool_channels,
     spread_channels,
 )
-from equiscale.models.base import Classifier, register_model
+from equiscale.models.classifier import MultiViewNet
+from equiscale.models.registry import register_model
 
 WIDTHS = (16, 32, 48, 64)
 
@@ -30,37 +30,34 @@ WIDTHS = (16, 32, 48, 64)
     title="Gaussian-derivative network",
     group="beyond",
     citation="Lindeberg 2022, Perzanowski and Lindeberg 2025",
-    guarantee="Halving an image moves its maps two channels down, through all four layers: "
-    "relative squared error at most 0.035 on smooth images, where a 7×7 convolution has "
-    "0.24.",
-    limits="Five channels, a factor of four in all, a factor of 1.41 apart; the finest works "
-    "at half a pixel, where differences are coarse (error 0.009 in one layer, 0.0004 "
-    "from two pixels on). Coarser grids for large σ change the logits of an untrained "
-    "network by up to 11 % (sampling=2: 4 %, at 2.3 times the time), and by up to 5 % "
-    "when a small object moves by four pixels.",
+    guarantee="Halving an image moves its maps two scale channels down, through all four layers: "
+    "relative squared error at most 0.035 on smooth images; of a 7×7 convolution, 0.24.",
+    limits="Five scale channels, a factor of 1.41 apart, four in all. The finest works at half a "
+    "pixel, where differences are coarse (error 0.009 in one layer, 0.0004 from two pixels on). "
+    "Coarser grids for large σ are not exact; a larger `sampling` is.",
 )
-class GaussianDerivativeNet(Classifier):
+class GaussianDerivativeNet(MultiViewNet):
     """`[N, C, H, W] -> [N, num_classes]`: Gaussian derivatives of growing σ in scale channels.
 
     Layer k of channel j works at `σ · channel_ratio^j · layer_ratio^k` pixels of the image, with
-    coefficients and batch statistics that all channels share; ReLU behind each, the maximum over
-    the image behind the last, a linear layer, and a pooling of the logits over channels.
+    coefficients and batch statistics that all channels share. Each layer ends in a ReLU; global max
+    pooling, a linear layer and pooling of the logits over scale channels follow.
 
     Args:
         in_channels: Channels of the images.
         num_classes: Number of logits.
-        widths: Features behind each layer.
+        widths: Features after each layer.
         sigma: σ of the first layer of the finest channel, in pixels.
         layer_ratio: Ratio of σ from layer to layer.
         num_channels: Number of scale channels.
         channel_ratio: Ratio of σ from channel to channel.
-        pool: How the channels are combined; see `equiscale.layers.pool_channels`.
-        dropout: Probability with which, in training, a channel does not see a sample.
-        zero_order: Whether layers also see the smoothed input itself.
+        pool: How the logits are pooled over scale channels; see `equiscale.layers.pool_channels`.
+        dropout: Probability with which a scale channel is left out for an image in training.
+        zero_order: Whether layers also use the smoothed input itself.
         sampling: Grids are halved as long as σ stays at least this many of their pixels; larger is
             more exact and slower.
-        border: What lies beyond the images, `"zeros"` or `"replicate"`; feature maps continue as
-            they are at their border.
+        border: Padding of the images, `"zeros"` or `"replicate"`; feature maps are always padded
+            with `"replicate"`.
     """
 
     def __init__(
@@ -97,7 +94,7 @@ class GaussianDerivativeNet(Classifier):
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
         for k, (before, width) in enumerate(zip((in_channels, *widths), widths, strict=False)):
-            steps = [grid[k] for grid in grids]  # of the layer's input, in pixels of the image
+            steps = [grid[k] for grid in grids]  # of the input grid, in image pixels
             self.layers.append(
                 GaussianDerivativeConv2d(
                     before,
@@ -109,10 +106,11 @@ class GaussianDerivativeNet(Classifier):
                 )
             )
             self.norms.append(SharedBatchNorm(width))
+        self.last_stage = f"stage{len(widths)}"
         self.head = nn.Linear(widths[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, num_classes]`; in training, each sample meets some channels only."""
+        """`[N, C, H, W] -> [N, num_classes]`; in training, each image sees some channels only."""
         if not (self.training and self.dropout):
             return self.classify(self.stages(x))
         self.check_images(x)
@@ -122,10 +120,7 @@ class GaussianDerivativeNet(Classifier):
         return pool_channels(spread_channels(logits, kept), self.pool, kept)
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
-        """`[N, C, H, W] -> channel0.stage1, channel1.stage1, …, channel0.stage2, …`, finest first.
-
-        All channels, whatever the dropout.
-        """
+        """`[N, C, H, W] -> channel0.stage1, channel1.stage1, …, channel0.stage2, …`."""
         self.check_images(x)
         return {
             f"channel{channel}.stage{stage}": one
@@ -133,15 +128,12 @@ class GaussianDerivativeNet(Classifier):
             for channel, one in enumerate(maps)
         }
 
-    def classify(self, stages: dict[str, Tensor]) -> Tensor:
-        """`stages(x) -> [N, num_classes]`: logits of every channel, pooled."""
-        last = f"stage{len(self.layers)}"
-        maps = [value for name, value in stages.items() if name.endswith(last)]
-        logits = torch.stack([self.head(self.global_pool(one)) for one in maps], dim=1)
+    def pool_logits(self, logits: Tensor) -> Tensor:
+        """`[N, views, num_classes] -> [N, num_classes]`."""
         return pool_channels(logits, self.pool)
 
     def _layers(self, maps: list[Tensor]) -> Iterator[list[Tensor]]:
-        """`S × [N_s, C, H, W] -> S × [N_s, O, H_s, W_s]` behind each layer in turn."""
+        """`S × [N_s, C, H, W] -> S × [N_s, O, H_s, W_s]` after each layer in turn."""
         for layer, norm in zip(self.layers, self.norms, strict=True):
             maps = norm([layer(one, channel) for channel, one in enumerate(maps)])
             maps = [F.relu(one) for one in maps]
@@ -149,7 +141,7 @@ class GaussianDerivativeNet(Classifier):
 
 
 def sampling_grids(sigmas: Sequence[float], sampling: float) -> list[int]:
-    """Return the step of the grid in front of and behind each layer: powers of two, from 1.
+    """Return the step of the grid before and after each layer: powers of two, from 1.
 
     Examples:
         >>> sampling_grids([1.0, 2.0, 4.5], sampling=1.0)

@@ -1,4 +1,4 @@
-"""Networks of steerable scale convolutions, with the Hermite and the DISCO basis."""
+"""Steerable scale-equivariant networks (SES), with the Hermite and the DISCO basis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from equiscale.layers.baselines.steerable import (
     disco_basis,
     hermite_basis,
 )
-from equiscale.models.base import CHANNELS, TwoStageNet, register_model
+from equiscale.models.classifier import CHANNELS, TwoStageNet
+from equiscale.models.registry import register_model
 
 
 class SteerableNet(TwoStageNet):
@@ -47,10 +48,9 @@ class SteerableNet(TwoStageNet):
     citation="Sosnovik et al., ICLR 2020, arXiv 1910.11093",
     guarantee="Rescaling an image by the ratio of two of its four scales moves the response from "
     "one scale to the other: relative squared error 0.03 at 1.26 and 0.08 at 2 on "
-    "smooth images, 0.04 and 0.30 for one of its kernels kept as it is.",
-    limits="Between four scales only, a factor of two in all; on white noise the error is 0.30 "
-    "at 1.26 and 0.74 at 2; kernels of 15×15 lose 28 pixels, so that small images are "
-    "mostly border.",
+    "smooth images; 0.04 and 0.30 if the kernel is not rescaled.",
+    limits="Four scales, a factor of two in all. On white noise the error is 0.30 at 1.26 and 0.74 "
+    "at 2. Two 15×15 kernels without padding cost 28 pixels.",
 )
 class HermiteNet(SteerableNet):
     """`[N, C, H, W] -> [N, num_classes]`: steerable convolutions with Hermite functions.
@@ -81,12 +81,12 @@ class HermiteNet(SteerableNet):
     title="Steerable (SES), DISCO basis",
     group="paper",
     citation="Sosnovik et al., BMVC 2021, arXiv 2106.02733",
-    guarantee="As hermite, with a basis for which resizing and convolving commute as nearly as "
-    "pixels allow: relative squared error 0.002 at 1.26, 0.005 at 1.59 and exactly 0 at "
+    guarantee="As hermite, with a basis optimised so that resizing and convolving commute: "
+    "relative squared error 0.002 at 1.26, 0.005 at 1.59 and exactly 0 at "
     "2 (from scale 1) on smooth images, half that of bicubically enlarged kernels or less.",
-    limits="Between four scales only, a factor of two in all; towards scale 2, whose kernels "
-    "are dilated, the error is 0.02 from 1.26 and 0.01 from 1.59, twice that of bicubically "
-    "enlarged kernels, and on white noise 0.45 and 0.35; 28 pixels are lost as with hermite.",
+    limits="Four scales, a factor of two in all. The kernels of scale 2 are dilated: the error is "
+    "0.02 from 1.26 and 0.01 from 1.59, twice that of bicubically enlarged kernels, and 0.45 and "
+    "0.35 on white noise. As hermite, it costs 28 pixels.",
 )
 class DiscoNet(SteerableNet):
     """`[N, C, H, W] -> [N, num_classes]`: steerable convolutions with the DISCO basis.

@@ -1,11 +1,10 @@
-"""Networks that look at the image at several sizes and keep what they know at unseen ones."""
+"""One network on several rescaled views of the image, its answers pooled."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -15,7 +14,8 @@ from equiscale.layers.channel_pool import ChannelPool, check_channel_pool, pool_
 from equiscale.layers.channels import DROPOUT, FACTORS, TRAIN_FACTORS, ImagePyramid
 from equiscale.layers.scaled.geometry import Padding
 from equiscale.layers.scaled.kernel_scaling import Interpolation
-from equiscale.models.base import CHANNELS, Classifier, register_model
+from equiscale.models.classifier import CHANNELS, MultiViewNet
+from equiscale.models.registry import register_model
 
 
 @register_model(
@@ -23,14 +23,14 @@ from equiscale.models.base import CHANNELS, Classifier, register_model
     title="Scale channels",
     group="beyond",
     citation="equiscale; after Jansson and Lindeberg, J. Math. Imaging Vis. 2022, arXiv 2106.06418",
-    guarantee="Rescaling an object by the ratio of two factors hands what one channel saw to "
-    "another one, up to resampling; the logits follow as far as the channels reach.",
-    limits="An object that no channel shows at a trained size is classified by luck, and so is one "
-    "of few pixels; a shift that is not a whole number of pixels in every copy changes the "
+    guarantee="Rescaling an object by the ratio of two factors moves the response from one view to "
+    "another, up to resampling; the logits follow as far as the views reach.",
+    limits="An object that no view shows at a trained size, or that has few pixels left, is not "
+    "recognised reliably. A shift that is not a whole number of pixels in every view changes the "
     "resampling.",
 )
-class ScaleChannelNet(Classifier):
-    """`[N, C, H, W] -> [N, num_classes]`: `standard` on resized copies, pooled over them.
+class ScaleChannelNet(MultiViewNet):
+    """`[N, C, H, W] -> [N, num_classes]`: `standard` on rescaled views, their logits pooled.
 
     The parameters are those of `standard`, by name and shape.
 
@@ -38,13 +38,13 @@ class ScaleChannelNet(Classifier):
         in_channels: Channels of the images.
         num_classes: Number of logits.
         kernel_size: Side k of both kernels; odd.
-        factors: Sizes of the copies, relative to the image.
-        train_factors: Sizes of the copies in training.
-        pool: How the channels are combined; see `equiscale.layers.pool_channels`.
-        dropout: Probability with which a channel sits out a training step.
-        padding: `same` keeps small copies usable; `valid` as in `standard`.
+        factors: Sizes of the views, relative to the image.
+        train_factors: Sizes of the views in training.
+        pool: How the views' logits are pooled; see `equiscale.layers.pool_channels`.
+        dropout: Probability with which a view is left out of a training step.
+        padding: `"same"` keeps small views usable; `"valid"` as in `standard`.
         interpolation: How images are resized.
-        blur: Blur of all copies, in their own pixels; see `ImagePyramid`.
+        blur: Blur of each view, in its own pixels; see `ImagePyramid`.
     """
 
     def __init__(
@@ -74,28 +74,23 @@ class ScaleChannelNet(Classifier):
         self.pyramid = pyramid
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, num_classes]`, in training from the channels that are drawn."""
+        """`[N, C, H, W] -> [N, num_classes]`; in training, from the views that are drawn."""
         self.check_images(x)
         return self.classify(self._maps(self.pyramid(x)))
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
-        """`[N, C, H, W] ->` maps of every channel, such as `stage2 at 0.5 [N, 32, H/2, W/2]`.
-
-        All channels, whatever the dropout.
-        """
+        """`[N, C, H, W] ->` maps of every view, such as `stage2 at 0.5 [N, 32, H/2, W/2]`."""
         self.check_images(x)
         return self._maps(self.pyramid.copies(x, self.pyramid.factors))
 
-    def _maps(self, copies: dict[float, Tensor]) -> dict[str, Tensor]:
+    def _maps(self, views: dict[float, Tensor]) -> dict[str, Tensor]:
         maps = {}
-        for factor, copy in copies.items():
-            first = F.relu(self.conv1(copy))
+        for factor, view in views.items():
+            first = F.relu(self.conv1(view))
             maps[f"stage1 at {factor:.3g}"] = first
             maps[f"stage2 at {factor:.3g}"] = F.relu(self.conv2(first))
         return maps
 
-    def classify(self, stages: dict[str, Tensor]) -> Tensor:
-        """`stages(x) -> [N, num_classes]`: each channel's global max and logits, then pooled."""
-        last = [maps for name, maps in stages.items() if name.startswith("stage2")]
-        logits = torch.stack([self.head(self.global_pool(maps)) for maps in last], dim=1)
+    def pool_logits(self, logits: Tensor) -> Tensor:
+        """`[N, views, num_classes] -> [N, num_classes]`."""
         return pool_channels(logits, self.pool)
