@@ -232,8 +232,9 @@ def test_unusable_images_are_named(name: str) -> None:
 
 def test_bad_options_are_named(name: str) -> None:
     option = next(iter(model_card(name).options))
+    unknown: Any = {f"{option}x": 7}
     with pytest.raises(OptionError, match=rf"'{option}x'; did you mean '{option}'"):
-        build(name, **{f"{option}x": 7})
+        build(name, **unknown)
     known = "kernel_size" in model_card(name).options
     for kernel_size in (0, 7.0, True, "7"):
         message = "must be an integer of at least 1" if known else "unknown option"
