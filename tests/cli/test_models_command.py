@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from equiscale.cli import app
 from equiscale.layers.baselines.disco import load_raw_basis
 from equiscale.models import list_models
-from equiscale.models.documentation import models_table, variants_table
 
 RUNNER = CliRunner()
 
@@ -41,12 +40,6 @@ def test_models_finds_a_module_of_the_current_directory(
     result = RUNNER.invoke(app, ["models", "module_of_mine:build"])
     assert result.exit_code == 0, result.exception
     assert "width = 5" in result.output
-
-
-def test_models_prints_the_table_of_the_documentation() -> None:
-    assert RUNNER.invoke(app, ["models", "--markdown"]).output == (
-        f"{models_table()}\n{variants_table()}"
-    )
 
 
 def test_unknown_model_is_one_line_and_exit_code_2() -> None:

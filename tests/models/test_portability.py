@@ -30,7 +30,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gaussian_derivative": {"widths": (4, 4), "num_channels": 2},
     "riesz": {"widths": (4, 4), "margin": 3},
 }
-SIZES = {"conv3d": 8, "hermite": 14, "disco": 30}
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PROCESSES = 2
 PATIENCE = 200
@@ -45,10 +44,10 @@ def build(name: str, method: str = "direct") -> tuple[Classifier, Tensor]:
         options["method"] = method
     if "kernel_size" in model_card(name).options:
         options["kernel_size"] = 3
-    size = SIZES.get(name, 9 if name in OPTIONS else 6)
     torch.manual_seed(0)
     model = create_model(name, in_channels=1, num_classes=5, **options)
     assert isinstance(model, Classifier)
+    size = max(9, model.minimum_size)
     return model.eval(), torch.rand(3, 1, size, size, generator=torch.Generator().manual_seed(1))
 
 

@@ -19,7 +19,6 @@ def models(
     name: str | None = typer.Argument(
         None, help="Show the card of this model; package.module:factory works too."
     ),
-    markdown: bool = typer.Option(False, "--markdown", help="Print the tables of docs/models.md."),
 ) -> None:
     """List the models, or show the card of one: its guarantee, limits and options."""
     from equiscale.models import list_models, model_card
@@ -27,10 +26,6 @@ def models(
     if name is not None:
         options.allow_local_models()
         _print_card(model_card(name))
-    elif markdown:
-        from equiscale.models.documentation import models_table, variants_table
-
-        typer.echo(f"{models_table()}\n{variants_table()}", nl=False)
     else:
         _print_tables([model_card(key) for key in list_models()])
 

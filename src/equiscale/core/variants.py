@@ -33,17 +33,17 @@ VARIANTS: Mapping[str, Variant] = {
         {"padding": "same"},
         "Zero padding, so that kernels of every size reach every pixel.",
     ),
-    "slice_pool_same": Variant(
-        "slice_pool",
-        "beyond",
-        {"padding": "same"},
-        "Zero padding, so that kernels of every size reach every pixel.",
-    ),
     "pixel_pool_full": Variant(
         "pixel_pool",
         "beyond",
         {"padding": "same", "kernel_sizes": _ALL_SIZES},
         "Zero padding, and kernels from 3 to 63 pixels: shrunken ones too.",
+    ),
+    "slice_pool_same": Variant(
+        "slice_pool",
+        "beyond",
+        {"padding": "same"},
+        "Zero padding, so that kernels of every size reach every pixel.",
     ),
     "slice_pool_full": Variant(
         "slice_pool",

@@ -1,11 +1,23 @@
-"""The parts of the documentation that follow from the registry, in Markdown."""
+"""The parts of docs/models.md that follow from the registry; run this module to rewrite them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from equiscale.models.registry import ModelCard, list_models, model_card
+
+
+def fill(page: str) -> str:
+    """Return a page with the blocks between its `<!-- registry: name -->` marks written anew."""
+    for name, write in _BLOCKS.items():
+        begin, end = f"<!-- registry: {name} -->\n", f"<!-- end of {name} -->\n"
+        before, found, rest = page.partition(begin)
+        if found:
+            page = before + begin + write() + end + rest.partition(end)[2]
+    return page
 
 
 def models_table() -> str:
@@ -39,8 +51,8 @@ def variants_table() -> str:
 
 def models_promises() -> str:
     """Return what each model of the package guarantees and where that ends."""
-    return "\n".join(
-        f"- **{card.name}.** {card.guarantee} *Limits:* {card.limits}"
+    return "".join(
+        f"- **{card.name}.** {card.guarantee} *Limits:* {card.limits}\n"
         for card in _package_cards(variants=False)
     )
 
@@ -76,3 +88,10 @@ def _show(value: object) -> str:
     if len(numbers) > 10:
         numbers[2:-1] = ["…"]
     return f"({', '.join(numbers)})"
+
+
+_BLOCKS = {"models": models_table, "variants": variants_table, "promises": models_promises}
+
+if __name__ == "__main__":
+    _page = Path(sys.argv[1])
+    _page.write_text(fill(_page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -65,7 +65,7 @@ _OTHERS = (
 
 _DASHES = (_LONG, _MIXED, _SHORT, _TWO_DOTS, _EVEN, _SPARSE, _LONGEST)
 _VARIANT_MARKS = (
-    *(("12 4", "<"), ("5 4", "<"), ("2 6", ">"), ("12 4 2 4", ">")),
+    *(("12 4", "<"), ("5 4", ">"), ("2 6", "<"), ("12 4 2 4", ">")),
     *(("5 4 2 4", "P"), ("12 3 5 3", "s"), ("8 6", "^"), ("5 3 2 3 2 3", "*")),
 )
 _LABEL_LETTERS = 44
@@ -110,7 +110,9 @@ def _variant_style(name: str) -> ModelStyle:
     """Return the style of the base with the same colours and another dash and marker."""
     base, index = VARIANTS[name].base, list(VARIANTS).index(name)
     dash, marker = _VARIANT_MARKS[index % len(_VARIANT_MARKS)]
-    label = f"{STYLES[base].label}, {name.removeprefix(f'{base}_').replace('_', ' ')}"
+    short = STYLES[base].label.rpartition(", ")[2]  # of "SConv, pixel pool"
+    suffix = name.removeprefix(f"{base}_").replace("_", " ")
+    label = f"{short[0].upper()}{short[1:]}, {suffix}"
     return replace(STYLES[base], label=label, dash=dash, marker=marker)
 
 
