@@ -114,5 +114,5 @@ def test_impossible_factories_are_named(factory: object, name: str | None, messa
 
 
 def test_a_name_of_another_session_says_what_to_do() -> None:
-    with pytest.raises(UnknownNameError, match="known only there: pass its class"):
+    with pytest.raises(UnknownNameError, match="known only there: pass its unchanged"):
         create_model("MyNet@00000000", in_channels=1, num_classes=2)
