@@ -42,6 +42,7 @@ def create_model(
         options: Passed to the model; `model_card(name).options` lists them.
 
     Examples:
+        >>> import torch
         >>> create_model("standard", in_channels=1, num_classes=36)(torch.zeros(2, 1, 64, 64)).shape
         torch.Size([2, 36])
         >>> create_model("pixel_pool", pretrained=True, num_classes=5, in_chans=3).num_classes
