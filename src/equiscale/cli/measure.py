@@ -68,8 +68,7 @@ def _check_match(model: nn.Module, dataset: StirDataset) -> None:
 
 
 def _measure(model: nn.Module, dataset: StirDataset, out: Path | None) -> None:
-    from equiscale.metrics.accuracy import measure_predictions
-    from equiscale.sweeps.measurements import MEASUREMENTS
+    from equiscale.sweeps.measurements import MEASUREMENTS, measure_predictions
 
     status = Console(stderr=True)
     with status.status("predicting"):

@@ -20,7 +20,7 @@ from equiscale.core.errors import EquiscaleError
 from equiscale.core.seeding import derive_seed
 from equiscale.core.spec import Scenario, Split
 from equiscale.data.dataset import StirDataset
-from equiscale.metrics.accuracy import predict
+from equiscale.metrics.inference import predict
 from equiscale.runs.key import TrainingProtocol
 from equiscale.runs.record import History
 from equiscale.training.augmentation import augment
