@@ -42,20 +42,17 @@ class Metric(nn.Module):
     def reset(self) -> None:
         """Forget all batches."""
         for name, default in self._defaults.items():
-            getattr(self, name).copy_(default)
+            setattr(self, name, default.to(getattr(self, name).device, copy=True))
 
     def forward(self, *arguments: Any, **named: Any) -> dict[str, Tensor]:  # noqa: ANN401
         """Add a batch and return the values of this batch alone, in this process."""
-        so_far = self._states()
+        so_far = {name: getattr(self, name) for name in self._defaults}
         self.reset()
         self.update(*arguments, **named)
         values: dict[str, Tensor] = type(self).compute.__wrapped__(self)  # type: ignore[attr-defined]
-        for name, state in so_far.items():
-            getattr(self, name).add_(state)
+        for name, state in so_far.items():  # not in place: values may be views of a state
+            setattr(self, name, getattr(self, name) + state)
         return values
-
-    def _states(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name).clone() for name in self._defaults}
 
 
 def _over_all_processes(compute: Any) -> Any:  # noqa: ANN401 - a method
@@ -63,13 +60,15 @@ def _over_all_processes(compute: Any) -> Any:  # noqa: ANN401 - a method
     def summed(self: Metric) -> dict[str, Tensor]:
         if not (dist.is_available() and dist.is_initialized()):
             return compute(self)
-        own = self._states()
+        own = {name: getattr(self, name) for name in self._defaults}
         try:
-            for name in own:
-                dist.all_reduce(getattr(self, name))
+            for name, state in own.items():
+                total = state.clone()
+                dist.all_reduce(total)
+                setattr(self, name, total)
             return compute(self)
         finally:
             for name, state in own.items():
-                getattr(self, name).copy_(state)
+                setattr(self, name, state)
 
     return summed
