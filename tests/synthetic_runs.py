@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from equiscale.analysis.comparison import published_sizes
 from equiscale.analysis.runs import SIZES
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.models.base import list_models
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.key import RunKey
 from equiscale.runs.record import History, Measurement, Predictions, RunRecord
 from equiscale.runs.store import RunStore
 from equiscale.sweeps.measurements import SIZE_PAIRS

@@ -11,9 +11,9 @@ import pytest
 from tests.synthetic_runs import Study, write_records
 
 from equiscale import create_model
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.models.checkpoint import save_model
-from equiscale.runs.key import TrainingProtocol
 
 
 def equiscale(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from equiscale.runs.key import TrainingProtocol
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.runs.record import History
 from equiscale.training.loop import (
     DivergedError,

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from equiscale.core.errors import OptionError
+from equiscale.core.protocol import Augmentation
 from equiscale.core.spec import OBJECT_SIZES
-from equiscale.runs.key import Augmentation
 
 MAX_FACTOR = 2.0
 MAX_SHIFT = 8

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import EquiscaleError
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.seeding import derive_seed
 from equiscale.core.spec import Scenario, Split
 from equiscale.data.dataset import StirDataset
 from equiscale.metrics.inference import predict
-from equiscale.runs.key import TrainingProtocol
 from equiscale.runs.record import History
 from equiscale.training.augmentation import augment
 
