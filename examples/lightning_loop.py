@@ -16,11 +16,7 @@ import equiscale
 dataset = equiscale.load_dataset("emoji")
 train_set = DataLoader(dataset.select("train", range(33, 49)), batch_size=32, shuffle=True)
 valid_set = DataLoader(dataset.select("valid", range(20, 65, 4)), batch_size=128)
-torch.manual_seed(0)
-network = nn.Sequential(
-    *(nn.Conv2d(1, 16, 7, stride=2), nn.ReLU(), nn.Conv2d(16, 64, 5, stride=2), nn.ReLU()),
-    *(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(64, dataset.num_classes)),
-)
+network = equiscale.load_model("standard/emoji/mid2rest")  # or any classifier
 
 
 # %%
@@ -47,13 +43,13 @@ class Robust(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimiser."""
-        return torch.optim.Adam(self.parameters(), lr=3e-3)
+        return torch.optim.Adam(self.parameters(), lr=1e-4)
 
 
 # %%
 best = ModelCheckpoint(".", monitor="accuracy_33_to_49", mode="max")
 trainer = lightning.Trainer(
-    max_epochs=4, callbacks=[best], logger=False, num_sanity_val_steps=0, log_every_n_steps=1
+    max_epochs=2, callbacks=[best], logger=False, num_sanity_val_steps=0, log_every_n_steps=1
 )
 trainer.fit(Robust(network), train_set, valid_set)
 print({name: round(float(value), 3) for name, value in trainer.callback_metrics.items()})

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Scale channels in a plain PyTorch loop
 #
-# Wrap a classifier, train it on objects of 33 to 48 pixels, and watch the accuracy on smaller and
-# larger ones, with a progress bar and a checkpoint after each epoch.
+# Wrap a network that knows objects of 33 to 48 pixels, train it on, and watch the accuracy on
+# smaller and larger objects, with a progress bar and a checkpoint after each epoch.
 
 # %%
 import torch
@@ -15,11 +15,7 @@ import equiscale
 dataset = equiscale.load_dataset("emoji")
 train_set = DataLoader(dataset.select("train", range(33, 49)), batch_size=32, shuffle=True)
 valid_set = DataLoader(dataset.select("valid", range(20, 65, 4)), batch_size=128)
-torch.manual_seed(0)
-network = nn.Sequential(
-    *(nn.Conv2d(1, 16, 7, stride=2), nn.ReLU(), nn.Conv2d(16, 64, 5, stride=2), nn.ReLU()),
-    *(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(64, dataset.num_classes)),
-)
+network = equiscale.load_model("standard/emoji/mid2rest")  # or any classifier
 
 # %% [markdown]
 # The loop. The metric takes predictions or logits, labels and object sizes, from any dataset.
@@ -27,8 +23,8 @@ network = nn.Sequential(
 # %%
 model = equiscale.scale_channels(network)  # log-probabilities
 metric = equiscale.metrics.AccuracyByBucket(edges=(33, 49))
-optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-for epoch in range(4):
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+for epoch in range(2):
     for images, labels, _, _ in tqdm(train_set, desc=f"epoch {epoch}"):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model.train()(images), labels).backward()
