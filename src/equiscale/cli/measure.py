@@ -1,4 +1,4 @@
-"""`equiscale measure`: what a record holds, for a model trained elsewhere."""
+"""`equiscale measure`: the measurements of a record, for a model in a file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _check_match(model: nn.Module, dataset: StirDataset) -> None:
     spec: Any = model.spec
     if (spec.in_channels, spec.num_classes) != (dataset.channels, dataset.num_classes):
         raise OptionError(
-            f"the model takes {spec.in_channels} channels and knows {spec.num_classes} classes, "
+            f"the model takes {spec.in_channels} channels and has {spec.num_classes} classes, "
             f"but {dataset.name!r} has {dataset.channels} and {dataset.num_classes}"
         )
 
