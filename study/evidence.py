@@ -15,11 +15,11 @@ from equiscale.analysis.comparison import published_accuracy
 from equiscale.analysis.runs import Runs
 from equiscale.analysis.statistics import pearson
 from equiscale.analysis.summaries import reported_runs, summarize_accuracy
+from equiscale.core.protocol import PROTOCOL_VERSION, protocol_changes
 from equiscale.core.spec import Scenario
 from equiscale.models import list_models
 from equiscale.report.figure_data import FigureData
 from equiscale.report.figures import MAIN_MODELS
-from equiscale.runs.key import PROTOCOL_VERSION, protocol_changes
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import RunStore
 

@@ -20,10 +20,10 @@ from typing import Any
 from equiscale.analysis.our_runs import OUR_RUNS
 from equiscale.analysis.runs import read_runs
 from equiscale.core.files import atomic_write
+from equiscale.core.protocol import PROTOCOL_VERSION
 from equiscale.core.spec import Scenario
 from equiscale.report.figures import MAIN_MODELS, write_figures
 from equiscale.report.page import write_page
-from equiscale.runs.key import PROTOCOL_VERSION
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import RunStore
 from equiscale.runs.table import record_row, write_table

@@ -12,11 +12,11 @@ import polars as pl
 
 from equiscale.analysis.comparison import compare_published, published_accuracy
 from equiscale.analysis.summaries import find_variants, reported_runs, summarize_accuracy
+from equiscale.core.protocol import protocol_changes
 from equiscale.core.spec import Scenario
 from equiscale.data.catalog import CARDS
 from equiscale.models import list_models, model_card
 from equiscale.report.style import order_datasets
-from equiscale.runs.key import protocol_changes
 from study import claims
 from study.evidence import (
     FEWEST,

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from equiscale.analysis.comparison import published_sizes
 from equiscale.analysis.runs import SIZES
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
-from equiscale.metrics.equivariance import SIZE_PAIRS
 from equiscale.models import list_models
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.key import RunKey
 from equiscale.runs.record import History, Measurement, Predictions, RunRecord
 from equiscale.runs.store import RunStore
+from equiscale.sweeps.measurements import SIZE_PAIRS
 
 OBJECTS = {"emoji": (36, 1), "mnist": (10, 50), "trafficsign": (16, 25), "aerial": (9, 25)}
 EPOCH_SECONDS = {"standard": 1.0, "pixel_pool": 9.0, "slice_pool": 8.0, "energy_pool": 6.0}

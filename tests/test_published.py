@@ -13,7 +13,7 @@ import pytest
 from equiscale import Split, list_weights, load_dataset, load_model
 from equiscale.analysis.runs import read_runs
 from equiscale.core.errors import UnknownNameError
-from equiscale.metrics.accuracy import predict
+from equiscale.metrics.inference import predict
 from equiscale.models import weights_card
 from equiscale.report.page import render_page
 from equiscale.report.page_data import page_data

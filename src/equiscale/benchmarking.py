@@ -17,12 +17,12 @@ from equiscale.analysis.runs import Runs, read_runs
 from equiscale.analysis.standings import MEASURED, OURS, PUBLISHED, rank_standings
 from equiscale.core.errors import EquiscaleError, OptionError
 from equiscale.core.files import canonical_json
+from equiscale.core.protocol import PROTOCOL_VERSION, TrainingProtocol
 from equiscale.core.registry import unknown_name_message
 from equiscale.core.spec import Scenario
 from equiscale.models.foreign import is_known_here_only, name_factory
 from equiscale.report.page import write_page
 from equiscale.report.style import scenario_label, short_label
-from equiscale.runs.key import PROTOCOL_VERSION, TrainingProtocol
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.environment import choose_device, count_gpus
 from equiscale.sweeps.grid import Sweep
@@ -200,7 +200,7 @@ def benchmark(
         select_learning_rate: Try two rates on five seeds and keep the better, as the paper does.
         progress: Whether to show a bar.
         training: Differences from the paper's protocol, fields of
-            `equiscale.runs.key.TrainingProtocol`: `max_epochs=5`, `batch_size=64`, …
+            `equiscale.core.protocol.TrainingProtocol`: `max_epochs=5`, `batch_size=64`, …
 
     Raises:
         OptionError: An argument is not possible; the model cannot take the images.

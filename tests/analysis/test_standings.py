@@ -8,8 +8,8 @@ from equiscale.analysis.comparison import published_accuracy
 from equiscale.analysis.our_runs import our_runs
 from equiscale.analysis.runs import read_runs
 from equiscale.analysis.standings import MEASURED, OURS, PUBLISHED, rank_standings
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
-from equiscale.runs.key import TrainingProtocol
 
 SCENARIOS = (Scenario.MID_TO_REST, Scenario.ALL_TO_ALL)
 

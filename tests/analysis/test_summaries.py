@@ -33,9 +33,9 @@ from equiscale.analysis.summaries import (
     summarize_sizes,
 )
 from equiscale.core.errors import InputFileError
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.runs.errors import RunsError
-from equiscale.runs.key import TrainingProtocol
 from equiscale.runs.record import History
 from equiscale.runs.table import record_row, write_table
 

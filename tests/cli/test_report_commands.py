@@ -11,9 +11,9 @@ import pytest
 from tests.synthetic_runs import Study, write_records
 
 from equiscale import create_model
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.models.checkpoint import save_model
-from equiscale.runs.key import TrainingProtocol
 
 
 def equiscale(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -138,4 +138,4 @@ def test_measure_refuses_a_model_of_other_classes(emoji_file: Path, tmp_path: Pa
     arguments = ("--checkpoint", "model.safetensors", "--data", emoji_file)
     done = equiscale("measure", *arguments, cwd=tmp_path)
     assert done.returncode == 2
-    assert "3 channels and knows 7 classes" in done.stderr
+    assert "3 channels and has 7 classes" in done.stderr

@@ -7,8 +7,8 @@ from filelock import FileLock
 from tests.synthetic_runs import Study, write_records
 
 from equiscale.analysis.runs import Runs, read_runs
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
-from equiscale.runs.key import TrainingProtocol
 
 HOSTILE = "<script>window.hacked = true</script><img src=x onerror=alert(1)>"
 TWO = (Scenario.MID_TO_REST, Scenario.ALL_TO_ALL)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.models import create_model
-from equiscale.runs.key import TrainingProtocol
 from equiscale.training.checkpoint import Checkpointer, load_checkpoint, save_checkpoint
 from equiscale.training.loop import InterruptedRunError, LabelledImages, Progress, Trainer
 

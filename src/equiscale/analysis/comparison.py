@@ -8,7 +8,7 @@ from importlib import resources
 import polars as pl
 
 from equiscale.analysis.runs import CELL
-from equiscale.runs.key import PROTOCOL_VERSION
+from equiscale.core.protocol import PROTOCOL_VERSION
 
 CITATION = "Altstidl et al., Just a Matter of Scale?, arXiv 2211.10288"
 FEWEST_RUNS = 5

@@ -126,7 +126,7 @@ def _comparison_table(rows: list[dict[str, object]]) -> Table:
 
 def _name_with_changes(row: dict[str, object]) -> str:
     """Return the model, and what was changed in the paper's protocol."""
-    from equiscale.runs.key import protocol_changes
+    from equiscale.core.protocol import protocol_changes
 
     changes = [protocol_changes(str(row["protocol"]))]
     if not row["same_rate"]:

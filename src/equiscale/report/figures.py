@@ -12,9 +12,9 @@ import polars as pl
 from equiscale.analysis.runs import Runs
 from equiscale.core.errors import MissingExtraError, OptionError
 from equiscale.core.files import atomic_write
+from equiscale.core.protocol import PROTOCOL_VERSION
 from equiscale.core.registry import unknown_name_message
 from equiscale.report.figure_data import FigureData, NothingToDrawError
-from equiscale.runs.key import PROTOCOL_VERSION
 
 try:
     import matplotlib as mpl

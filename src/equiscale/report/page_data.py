@@ -33,6 +33,7 @@ from equiscale.analysis.summaries import (
     summarize_equivariance,
     summarize_sizes,
 )
+from equiscale.core.protocol import PROTOCOL_VERSION
 from equiscale.core.spec import Scenario
 from equiscale.report.style import (
     SCENARIO_LABELS,
@@ -40,7 +41,6 @@ from equiscale.report.style import (
     order_datasets,
     style_models,
 )
-from equiscale.runs.key import PROTOCOL_VERSION
 
 MAP_CHANNELS = 8
 MAP_BUDGET = 1_500_000

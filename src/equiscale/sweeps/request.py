@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from equiscale.core.errors import EquiscaleError, OptionError
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.registry import unknown_name_message
 from equiscale.core.spec import Scenario
 from equiscale.data.catalog import CARDS
 from equiscale.data.dataset import StirDataset, load_dataset
 from equiscale.models import MODEL_GROUPS, list_models, model_card
 from equiscale.models.provenance import model_fingerprint
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.estimate import Estimate, MeasuredRuns, estimate_runs
 from equiscale.sweeps.grid import (
