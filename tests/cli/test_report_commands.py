@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.synthetic_runs import Study, write_records
+from tests.synthetic_runs import SyntheticRuns, write_records
 
 from equiscale import create_model
 from equiscale.core.spec import Scenario
@@ -27,8 +27,8 @@ def equiscale(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     models = ("standard", "slice_pool")
-    study = Study(scenarios=(Scenario.MID_TO_REST,), models=models, seeds=range(1, 6))
-    write_records(study.records(), tmp_path / "runs")
+    synthetic = SyntheticRuns(scenarios=(Scenario.MID_TO_REST,), models=models, seeds=range(1, 6))
+    write_records(synthetic.records(), tmp_path / "runs")
     return tmp_path / "runs"
 
 
@@ -54,8 +54,10 @@ def test_compare_prints_every_cell_on_one_line(results: Path, tmp_path: Path) ->
 
 def test_compare_names_what_was_changed_in_the_protocol(tmp_path: Path) -> None:
     changed = TrainingProtocol(augmentation="rescale_object", max_epochs=77)
-    study = Study(scenarios=(Scenario.MID_TO_REST,), models=("standard",), protocol=changed)
-    write_records(study.records(), tmp_path / "runs")
+    synthetic = SyntheticRuns(
+        scenarios=(Scenario.MID_TO_REST,), models=("standard",), protocol=changed
+    )
+    write_records(synthetic.records(), tmp_path / "runs")
     done = equiscale("compare", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "mid2rest  standard" in line]
@@ -66,8 +68,8 @@ def test_compare_names_what_was_changed_in_the_protocol(tmp_path: Path) -> None:
 
 
 def test_compare_without_published_cells_says_so(tmp_path: Path) -> None:
-    study = Study(scenarios=(Scenario.MID_TO_REST,), models=("riesz",), seeds=(1,))
-    write_records(study.records(), tmp_path / "runs")
+    synthetic = SyntheticRuns(scenarios=(Scenario.MID_TO_REST,), models=("riesz",), seeds=(1,))
+    write_records(synthetic.records(), tmp_path / "runs")
     done = equiscale("compare", "--out", "compared.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "nothing to compare: no cell of ours (1) is published\n"
@@ -76,8 +78,8 @@ def test_compare_without_published_cells_says_so(tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_mentioned_every_time(tmp_path: Path) -> None:
-    study = Study(scenarios=(Scenario.MID_TO_REST,), models=("standard",), seeds=(1, 2))
-    write_records(study.records(), tmp_path / "runs")
+    synthetic = SyntheticRuns(scenarios=(Scenario.MID_TO_REST,), models=("standard",), seeds=(1, 2))
+    write_records(synthetic.records(), tmp_path / "runs")
     damaged = min((tmp_path / "runs" / "done").iterdir())
     (damaged / "record.json").write_text("{}")
     first, second = (equiscale("compare", cwd=tmp_path) for _ in range(2))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.synthetic_runs import Study
+from tests.synthetic_runs import SyntheticRuns
 from torch import Tensor, nn
 
 from equiscale import Scenario, StirDataset, create_model, load_dataset
@@ -41,7 +41,7 @@ def test_the_job_collects_what_applies_and_a_record_keeps_it(
     model = create_model("standard", in_channels=1, num_classes=36)
     found = collect_measurements(model, dataset, key)
     assert sorted(found) == ["cost", "equivariance"]
-    plain = Study().record("emoji", Scenario.MID_TO_REST, "standard", 1)
+    plain = SyntheticRuns().record("emoji", Scenario.MID_TO_REST, "standard", 1)
     record = RunRecord(key, plain.history, plain.predictions, found)
     again = RunRecord.from_files(record.to_files())
     assert again.measurements["equivariance"].arrays["stage2"].shape == (6, 36)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,16 @@ from equiscale.core.seeding import numpy_generator
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 Floats = NDArray[np.float64]
+
+
+class Sortable(Protocol):
+    """Anything that can be sorted, such as a name or a tuple of names."""
+
+    def __lt__(self, other: Any, /) -> bool:  # noqa: ANN401 - as in typeshed
+        """Whether this comes before another."""
+
+
+Name = TypeVar("Name", bound=Sortable)
 
 
 @dataclass(frozen=True)
@@ -120,7 +131,7 @@ def _signed_rank_p(differences: Floats) -> float | None:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(Generic[Name]):
     """Average ranks over cells (1 is best), and what difference is more than chance.
 
     Attributes:
@@ -133,20 +144,20 @@ class Ranking:
         p_value: Friedman's test that all are equal; None with fewer than three models or two cells.
     """
 
-    models: tuple[str, ...]
+    models: tuple[Name, ...]
     ranks: tuple[float, ...]
     cells: int
     left_out: int
-    models_left_out: tuple[str, ...]
+    models_left_out: tuple[Name, ...]
     critical_difference: float | None
     p_value: float | None
 
 
-def rank_models(scores: Mapping[object, Mapping[str, float]]) -> Ranking | None:
+def rank_models(scores: Mapping[object, Mapping[Name, float]]) -> Ranking[Name] | None:
     """Rank models over cells by their score, higher is better; ties share their ranks.
 
-    Where models lack cells, those of one cell are ranked over all cells that have each of them:
-    of the cell that lets most scores take part. What is left out is counted.
+    If some models lack cells, the models of one cell are ranked over all cells that have each of
+    them. That cell is chosen so that most scores take part; the rest is counted as left out.
 
     Args:
         scores: Score by cell and model.
@@ -174,15 +185,15 @@ def rank_models(scores: Mapping[object, Mapping[str, float]]) -> Ranking | None:
     )
 
 
-def _most_comparable(scores: Mapping[object, Mapping[str, float]]) -> list[str]:
+def _most_comparable(scores: Mapping[object, Mapping[Name, float]]) -> list[Name]:
     """Return the models of one cell, or those of all cells, whichever has most complete scores."""
     cells = [set(cell) for cell in scores.values()]
-    common: set[str] = set.intersection(*cells) if cells else set()
+    common: set[Name] = set.intersection(*cells) if cells else set()
 
-    def complete_scores(models: set[str]) -> int:
+    def complete_scores(models: set[Name]) -> int:
         return len(models) * sum(cell >= models for cell in cells) if len(models) > 1 else 0
 
-    best: set[str] = max([*cells, common], key=complete_scores)
+    best: set[Name] = max([*cells, common], key=complete_scores)
     return sorted(best)
 
 
@@ -213,8 +224,8 @@ def pearson(
         x: One value per pair.
         y: The other.
         confidence: Of the interval.
-        controls: How many quantities were taken off the values before, beside their common mean:
-            the means of g groups are g - 1. Each widens the interval as a pair less does.
+        controls: How many quantities besides the common mean were subtracted from the values:
+            g - 1 for the means of g groups. Each widens the interval like one pair fewer.
 
     Examples:
         >>> pearson([1, 2, 3, 4], [2, 4, 6, 8]).r

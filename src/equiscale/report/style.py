@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from equiscale.analysis.summaries import ModelKey
 from equiscale.core.spec import Scenario
 
 TEXT_LIGHT, TEXT_DARK = "#1b1f24", "#e8eaed"
@@ -93,20 +94,21 @@ DATASET_LABELS = {
 }
 
 
-def style_models(models: Sequence[str]) -> dict[str, ModelStyle]:
+def style_models(models: Iterable[ModelKey]) -> dict[ModelKey, ModelStyle]:
     """Return the style of each model in the order of the paper; unknown ones come last.
 
-    A model with options, `name {…}`, is drawn as an unknown one: it stands beside its default.
+    A model with options is drawn like an unknown one, so that it differs from its default.
     """
-    known = {name: STYLES[name] for name in STYLES if name in models}
-    unknown = sorted(set(models) - set(STYLES))
-    for index, name in enumerate(unknown):
-        known[name] = _other_style(short_label(name), index)
-    return known
+    given = set(models)
+    known = {ModelKey(name): style for name, style in STYLES.items()}
+    styles = {key: style for key, style in known.items() if key in given}
+    for index, key in enumerate(sorted(given - known.keys())):
+        styles[key] = _other_style(short_label(key), index)
+    return styles
 
 
 def _other_style(label: str, index: int) -> ModelStyle:
-    """Return a style of which no two are equal: each round of the colours has other marks."""
+    """Return a style that no other index has: each round of colours has other marks."""
     light, dark, dash, marker = _OTHERS[index % len(_OTHERS)]
     turn = index // len(_OTHERS)
     dash = _DASHES[(_DASHES.index(dash) + turn) % len(_DASHES)]
@@ -130,20 +132,16 @@ def scenario_label(scenario: str) -> str:
     return SCENARIO_LABELS[Scenario(scenario)]
 
 
-def short_label(name: str) -> str:
+def short_label(key: ModelKey) -> str:
     """Return the last part of `package.module:factory`, with its options if it has any.
 
     Examples:
-        >>> short_label('my.package:net {"dropout": 0.5, "factors": [0.35, 0.5, 0.7071]}')
+        >>> short_label(ModelKey("my.package:net", '{"dropout": 0.5, "factors": [0.35, 0.7071]}'))
         'net, dropout 0.5, factors 0.35…0.707'
     """
-    path, brace, rest = name.partition(" {")
-    try:
-        options = json.loads(brace + rest) if brace else {}
-    except ValueError:  # a name that somebody has chosen
-        path, options = name, {}
-    shown = (f"{option} {_short(value)}" for option, value in options.items())
-    text = ", ".join([path.rpartition(":")[2] or path, *shown])
+    name = key.model.rpartition(":")[2] or key.model
+    options = json.loads(key.options or "{}")
+    text = ", ".join([name, *(f"{option} {_short(value)}" for option, value in options.items())])
     return text if len(text) <= _LABEL_LETTERS else f"{text[: _LABEL_LETTERS - 1]}…"
 
 
