@@ -36,17 +36,12 @@ class Interval:
     low: float | None
     high: float | None
 
-    def __contains__(self, value: float) -> bool:
-        return self.low is not None and self.high is not None and self.low <= value <= self.high
-
 
 NO_INTERVAL = Interval(None, None)
 
 
-def bootstrap_means(
-    values: Floats, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
-) -> tuple[Floats, Floats]:
-    """`[n, cells] -> [cells], [cells]`: percentile bootstrap interval of each column's mean.
+def bootstrap_means(values: Floats) -> tuple[Floats, Floats]:
+    """`[n, cells] -> [cells], [cells]`: 95 % percentile bootstrap interval of each column's mean.
 
     All columns share the resamples, which depend on n only: the same values give the same
     interval. With one row there is no interval, and both ends are NaN.
@@ -55,21 +50,21 @@ def bootstrap_means(
     if count < 2:
         nothing = np.full(values.shape[1], np.nan)
         return nothing, nothing
-    means = _bootstrap_draws(count, resamples) @ values / count
-    tail = (1 - confidence) / 2
+    means = _bootstrap_draws(count) @ values / count
+    tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
     return low, high
 
 
 @lru_cache(maxsize=64)
-def _bootstrap_draws(count: int, resamples: int) -> Floats:
+def _bootstrap_draws(count: int) -> Floats:
     """`-> [resamples, count]`: how often each value occurs in each resample."""
     generator = numpy_generator("bootstrap", str(count))
-    draws = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
+    draws = generator.multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
     return draws.astype(np.float64)
 
 
-def bootstrap_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+def bootstrap_interval(values: Sequence[float]) -> Interval:
     """Return the percentile bootstrap interval of a mean; none for fewer than two values.
 
     Examples:
@@ -78,7 +73,7 @@ def bootstrap_interval(values: Sequence[float], confidence: float = CONFIDENCE) 
     """
     if len(values) < 2:
         return NO_INTERVAL
-    low, high = bootstrap_means(np.asarray(values, float)[:, None], confidence=confidence)
+    low, high = bootstrap_means(np.asarray(values, float)[:, None])
     return Interval(float(low[0]), float(high[0]))
 
 
@@ -212,18 +207,12 @@ class Correlation:
     count: int
 
 
-def pearson(
-    x: Sequence[float],
-    y: Sequence[float],
-    confidence: float = CONFIDENCE,
-    controls: int = 0,
-) -> Correlation:
-    """Return Pearson's r with its interval by Fisher's transformation.
+def pearson(x: Sequence[float], y: Sequence[float], controls: int = 0) -> Correlation:
+    """Return Pearson's r with its 95 % interval by Fisher's transformation.
 
     Args:
         x: One value per pair.
         y: The other.
-        confidence: Of the interval.
         controls: How many quantities besides the common mean were subtracted from the values:
             g - 1 for the means of g groups. Each widens the interval like one pair fewer.
 
@@ -234,23 +223,15 @@ def pearson(
     count = len(x)
     if count < 2:
         return Correlation(None, NO_INTERVAL, count)
-    r = float(correlate_columns(np.asarray(x, float), np.asarray(y, float)[:, None])[0])
-    if not math.isfinite(r):
+    first, second = (np.asarray(values, float) - np.mean(values) for values in (x, y))
+    norm = math.sqrt((first**2).sum() * (second**2).sum())
+    if norm == 0:
         return Correlation(None, NO_INTERVAL, count)
-    r = round(r, 12)
+    r = round(float(first @ second) / norm, 12)
     if count - controls < 4:
         return Correlation(r, NO_INTERVAL, count)
     if abs(r) >= 1:
         return Correlation(r, Interval(r, r), count)
-    width = float(stats.norm.ppf((1 + confidence) / 2)) / math.sqrt(count - controls - 3)
+    width = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) / math.sqrt(count - controls - 3)
     centre = math.atanh(r)
     return Correlation(r, Interval(math.tanh(centre - width), math.tanh(centre + width)), count)
-
-
-def correlate_columns(x: Floats, columns: Floats) -> Floats:
-    """`[n], [n, m] -> [m]`: Pearson's r of x with every column; NaN for constant ones."""
-    x = x - x.mean()
-    centred = columns - columns.mean(axis=0)
-    norms = np.sqrt((x**2).sum() * (centred**2).sum(axis=0))
-    defined = norms > 0
-    return np.where(defined, (x @ centred) / np.where(defined, norms, 1.0), np.nan)

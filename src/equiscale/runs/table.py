@@ -25,13 +25,11 @@ from equiscale.runs.record import RunRecord
 
 TABLE_SUFFIXES = (".csv", ".parquet")
 
+_KEY = ("run_id", "model", "options", "dataset", "dataset_hash", "scenario")
+_TIMES = ("first_epoch", "median_epoch", "last_epoch", "median_train", "run")
+_VERSIONS = ("equiscale", "commit", "python", "torch", "numpy", "platform", "device", "device_name")
 RUN_COLUMNS: dict[str, type] = {
-    "run_id": str,
-    "model": str,
-    "options": str,
-    "dataset": str,
-    "dataset_hash": str,
-    "scenario": str,
+    **dict.fromkeys(_KEY, str),
     "seed": int,
     "learning_rate": float,
     "protocol": str,
@@ -39,26 +37,15 @@ RUN_COLUMNS: dict[str, type] = {
     "valid_accuracy": float,
     "epochs": int,
     "best_epoch": int,
-    "first_epoch_seconds": float,
-    "median_epoch_seconds": float,
-    "last_epoch_seconds": float,
-    "median_train_seconds": float,
-    "run_seconds": float,
-    "equiscale": str,
-    "commit": str,
-    "python": str,
-    "torch": str,
-    "numpy": str,
-    "platform": str,
-    "device": str,
-    "device_name": str,
+    **{f"{name}_seconds": float for name in _TIMES},
+    **dict.fromkeys(_VERSIONS, str),
     "threads": int,
     "compiled": bool,
     "model_fingerprint": str,
 }
 """Columns of the table of runs. `options` is canonical JSON, empty for a model as it is."""
 
-_ENVIRONMENT = tuple(RUN_COLUMNS)[list(RUN_COLUMNS).index("equiscale") :]
+_ENVIRONMENT = (*_VERSIONS, "threads", "compiled", "model_fingerprint")
 
 
 class MeasuredValue(NamedTuple):
