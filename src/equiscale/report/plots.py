@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,11 +63,9 @@ def plot_accuracy(study: Study, wanted: Sequence[str] | None = None) -> Figure:
         published = _published_means(_published_name(study, dataset), scenario)
         for place, model in enumerate(styles):
             _draw_seeds(axis, place, styles[model], cells.get(model), published.get(model))
-        axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
-        axis.set_ylim(len(styles) - 0.4, -0.6)
+        _label_rows(axis, styles.values())
         axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=None))
         axis.xaxis.set_major_locator(MaxNLocator(4))
-        axis.tick_params(axis="y", length=0)
         axis.grid(axis="y", visible=False)
         if styles.keys().isdisjoint(cells.keys() | published.keys()):
             _mark_empty(axis)
@@ -84,12 +82,12 @@ def plot_sizes(study: Study, wanted: Sequence[str] | None = None) -> Figure:
     for (dataset, scenario), axis in axes.items():
         train = Scenario(scenario).train_sizes
         axis.axvspan(train[0] - 0.5, train[-1] + 0.5, color=_SHADE, lw=0, zorder=0)
-        own = {key: curves.get((dataset, scenario, *key)) for key in styles}
-        published = {
-            key: published_curves().get((_published_name(study, dataset), scenario, str(key)))
-            for key in styles
-        }
-        _draw_curves(axis, own, published, styles)
+        name = _published_name(study, dataset)
+        for index, (key, style) in enumerate(styles.items()):
+            _draw_curve(axis, curves.get((dataset, scenario, *key)), style)
+            published = published_curves().get((name, scenario, key.model))
+            if published is not None and not key.options:
+                _draw_published_curve(axis, published, style, index)
         axis.set_xlim(16, 65)
         axis.set_ylim(0, 1.02)
         axis.set_xticks([17, 32, 48, 64])
@@ -240,9 +238,7 @@ def _draw_costs(
             axis.plot(ours, place, "o", color=style.light, ms=4.5)
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
-    axis.set_ylim(len(styles) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
+    _label_rows(axis, styles.values())
 
 
 def plot_ranks(study: Study) -> Figure:
@@ -260,9 +256,7 @@ def plot_ranks(study: Study) -> Figure:
         ends = [max(1.0, rank - half), min(float(count), rank + half)]
         axis.plot(ends, [place, place], color=colour, lw=3, alpha=0.3)
         axis.plot(rank, place, "o", color=colour, ms=5)
-    axis.set_yticks(range(count), [styles[model].label for model in ranking.models])
-    axis.set_ylim(count - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
+    _label_rows(axis, [styles[model] for model in ranking.models])
     cells = "1 cell that has" if ranking.cells == 1 else f"{ranking.cells} cells that have"
     axis.set_xlabel(f"average rank over {cells} all of these models")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -301,6 +295,13 @@ def _draw_scenarios(axis: Axes) -> None:
     axis.grid(visible=False)
     handles = [Line2D([], [], lw=6, color=c, label=name) for name, c in colours.items()]
     axis.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+
+
+def _label_rows(axis: Axes, styles: Collection[ModelStyle]) -> None:
+    """Label one row per model, from the top."""
+    axis.set_yticks(range(len(styles)), [style.label for style in styles])
+    axis.set_ylim(len(styles) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
 
 
 def _plain(text: str) -> str:
@@ -424,24 +425,19 @@ def _seed_legend() -> list[Line2D]:
     ]
 
 
-def _draw_curves(
-    axis: Axes,
-    own: Mapping[ModelKey, pl.DataFrame | None],
-    published: Mapping[ModelKey, list[float] | None],
-    styles: Styles,
-) -> None:
-    """Draw our curves as lines and some points of the published ones as hollow markers."""
-    for index, (key, style) in enumerate(styles.items()):
-        curve, points = own[key], published[key]
-        if curve is not None:
-            sizes, means = curve["object_size"], curve["mean"]
-            ends = curve.select("low", "high").to_numpy().astype(float)
-            axis.fill_between(sizes, *ends.T, color=style.light, alpha=0.12, lw=0)
-            axis.plot(sizes, means, color=style.light, lw=1.1, ls=_dash(style))
-        if points is not None:
-            hollow: Any = {"mfc": "white", "mec": style.light, "mew": 0.6, "ms": 2.8}
-            every = (index % _MARKER_STEP, _MARKER_STEP)  # neighbours are marked at other sizes
-            axis.plot(SIZES, points, ls="", marker=style.marker, markevery=every, **hollow)
+def _draw_curve(axis: Axes, curve: pl.DataFrame | None, style: ModelStyle) -> None:
+    if curve is not None:
+        sizes, means = curve["object_size"], curve["mean"]
+        ends = curve.select("low", "high").to_numpy().astype(float)
+        axis.fill_between(sizes, *ends.T, color=style.light, alpha=0.12, lw=0)
+        axis.plot(sizes, means, color=style.light, lw=1.1, ls=_dash(style))
+
+
+def _draw_published_curve(axis: Axes, means: list[float], style: ModelStyle, index: int) -> None:
+    """Draw some points as hollow markers; the index shifts them, so that few coincide."""
+    hollow: Any = {"mfc": "white", "mec": style.light, "mew": 0.6, "ms": 2.8}
+    every = (index % _MARKER_STEP, _MARKER_STEP)
+    axis.plot(SIZES, means, ls="", marker=style.marker, markevery=every, **hollow)
 
 
 def _dash(style: ModelStyle) -> Any:  # noqa: ANN401 - what matplotlib takes for a line style
