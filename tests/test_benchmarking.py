@@ -100,6 +100,7 @@ def test_the_same_call_finds_its_runs_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert str(equiscale.benchmark(Local, **SHORT)) == str(first)
 
 
+@pytest.mark.slow
 def test_an_importable_class_is_trained_by_workers() -> None:
     from tiny_models import TinyNet  # type: ignore[import-not-found]
 
@@ -168,6 +169,7 @@ def test_bad_calls_are_named(changes: dict[str, Any], error: type[Exception], me
         equiscale.benchmark(**call)
 
 
+@pytest.mark.slow
 def test_bench_prints_the_table_and_writes_the_page(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_an_empty_directory_is_explained(equiscale: Run, tmp_path: Path, command
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
 
+@pytest.mark.slow
 def test_measure_prints_and_writes(equiscale: Run, emoji_file: Path, tmp_path: Path) -> None:
     model = create_model("standard", in_channels=1, num_classes=36)
     save_model(model, tmp_path / "model.safetensors")
