@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.synthetic_runs import Study
+from tests.synthetic_runs import SyntheticRuns
 from torch import Tensor, nn
 
 from equiscale import Scenario, SConv2d, Split, StirDataset, create_model, load_dataset
@@ -70,7 +70,7 @@ def test_the_job_collects_what_applies_and_a_record_keeps_it(
     model = create_model("standard", in_channels=1, num_classes=36)
     found = collect_measurements(model, dataset, key)
     assert sorted(found) == ["cost", "equivariance"]
-    plain = Study().record("emoji", Scenario.MID_TO_REST, "standard", 1)
+    plain = SyntheticRuns().record("emoji", Scenario.MID_TO_REST, "standard", 1)
     record = RunRecord(key, plain.history, plain.predictions, found)
     again = RunRecord.from_files(record.to_files())
     assert again.measurements["equivariance"].arrays["stage2"].shape == (6, 36)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from equiscale.analysis.summaries import ModelKey
 from equiscale.core.spec import Scenario
 from equiscale.core.variants import VARIANTS
 
@@ -87,17 +88,16 @@ DATASET_LABELS = {
 }
 
 
-def style_models(models: Sequence[str]) -> dict[str, ModelStyle]:
+def style_models(models: Iterable[ModelKey]) -> dict[ModelKey, ModelStyle]:
     """Return the style of each model: those of `STYLES` in their order, variants, then others.
 
-    A model with options, `name {…}`, is drawn as an unknown one: it stands beside its default.
+    A model with options is drawn like an unknown one, so that it differs from its default.
     """
-    styles = {name: STYLES[name] for name in STYLES if name in models}
-    for name in VARIANTS:
-        if name in models:
-            styles[name] = _variant_style(name)
-    for index, name in enumerate(sorted(set(models) - set(styles))):
-        styles[name] = _other_style(short_label(name), index)
+    given = set(models)
+    known = STYLES | {name: _variant_style(name) for name in VARIANTS}
+    styles = {ModelKey(name): known[name] for name in known if ModelKey(name) in given}
+    for index, key in enumerate(sorted(given - styles.keys())):
+        styles[key] = _other_style(short_label(key), index)
     return styles
 
 
@@ -117,7 +117,7 @@ def _variant_style(name: str) -> ModelStyle:
 
 
 def _other_style(label: str, index: int) -> ModelStyle:
-    """Return a style of which no two are equal: each round of the colours has other marks."""
+    """Return a style that no other index has: each round of colours has other marks."""
     light, dark, dash, marker = _OTHERS[index % len(_OTHERS)]
     turn = index // len(_OTHERS)
     dash = _DASHES[(_DASHES.index(dash) + turn) % len(_DASHES)]
@@ -141,20 +141,16 @@ def scenario_label(scenario: str) -> str:
     return SCENARIO_LABELS[Scenario(scenario)]
 
 
-def short_label(name: str) -> str:
+def short_label(key: ModelKey) -> str:
     """Return the last part of `package.module:factory`, with its options if it has any.
 
     Examples:
-        >>> short_label('my.package:net {"dropout": 0.5, "factors": [0.35, 0.5, 0.7071]}')
+        >>> short_label(ModelKey("my.package:net", '{"dropout": 0.5, "factors": [0.35, 0.7071]}'))
         'net, dropout 0.5, factors 0.35…0.707'
     """
-    path, brace, rest = name.partition(" {")
-    try:
-        options = json.loads(brace + rest) if brace else {}
-    except ValueError:  # a name that somebody has chosen
-        path, options = name, {}
-    shown = (f"{option} {_short(value)}" for option, value in options.items())
-    text = ", ".join([path.rpartition(":")[2] or path, *shown])
+    name = key.model.rpartition(":")[2] or key.model
+    options = json.loads(key.options or "{}")
+    text = ", ".join([name, *(f"{option} {_short(value)}" for option, value in options.items())])
     return text if len(text) <= _LABEL_LETTERS else f"{text[: _LABEL_LETTERS - 1]}…"
 
 
