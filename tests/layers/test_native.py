@@ -49,11 +49,12 @@ def test_it_is_used_for_single_and_double_precision_on_the_cpu(
 @pytest.mark.parametrize("padding", ["valid", "same"])
 @pytest.mark.parametrize(("outputs", "groups"), [(9, 1), (16, 1), (37, 1), (20, 2)])
 def test_it_equals_the_definition(pool: Any, padding: Any, outputs: int, groups: int) -> None:
-    x, weight, bias = draw(3, 4, 13, 12), draw(outputs, 4 // groups, 3, 3), draw(outputs)
-    tensors = [tensor.requires_grad_() for tensor in (x, weight, bias)]
-    options = {"pool": pool, "padding": padding, "groups": groups}
+    shapes = (3, 4, 13, 12), (outputs, 4 // groups, 3, 3), (outputs,)
+    x, weight, bias = tensors = [draw(*shape).requires_grad_() for shape in shapes]
+    options: Any = {"pool": pool, "padding": padding, "groups": groups}
+    methods: tuple[Any, ...] = ("direct", "spectral")
     expected, actual = (
-        scaled_conv2d(*tensors, **options, method=method) for method in ("direct", "spectral")
+        scaled_conv2d(x, weight, bias, **options, method=method) for method in methods
     )
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
     grad = draw(*expected.shape)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from equiscale.core.errors import OptionError
+from equiscale.layers.scaled.geometry import Frame
 from equiscale.layers.scaled.kernel_scaling import Interpolation
 from equiscale.layers.scaled.spectral.adjoint import (
     Gradients,
@@ -23,7 +24,7 @@ from equiscale.layers.scaled.spectral.adjoint import (
 from equiscale.layers.scaled.spectral.analysis import make_problem
 from equiscale.layers.scaled.spectral.cost import dense_backward_cost, sparse_backward_cost
 from equiscale.layers.scaled.spectral.energy import winning_scales
-from equiscale.layers.scaled.spectral.plan import Frame, Plan, make_plan
+from equiscale.layers.scaled.spectral.plan import Plan, make_plan
 from equiscale.layers.scaled.spectral.pooling import (
     energy_forward,
     global_forward,
