@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PRINTS = {
-    "convert_resnet": "SConv2d(1, 8, kernel_size=(7, 7), stride=(1, 1), padding=(3, 3), pool='pixel',",
+    "convert_resnet": "SConv2d(1, 8, kernel_size=(7, 7), stride=(1, 1), padding=(3, 3),",
     "kernel_selection": "ring: kernels",
     "robustness": "trained sizes",
     "scale_channels": "49 to 60",

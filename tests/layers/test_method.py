@@ -10,16 +10,16 @@ from equiscale.layers.scaled.geometry import resolve_geometry
 from equiscale.layers.scaled.method import choose_method, direct_work, spectral_work
 
 
-def choice(size: int, kernel_sizes: tuple[int, ...] | None) -> str:
-    x, weight = torch.empty(16, 4, size, size), torch.empty(16, 4, 7, 7)
-    geometry = resolve_geometry((size, size), 7, kernel_sizes, (1, 1), "valid", "zeros")
+def choice(size: int, k: int, kernel_sizes: tuple[int, ...] | None = None) -> str:
+    x, weight = torch.empty(16, 4, size, size), torch.empty(16, 4, k, k)
+    geometry = resolve_geometry((size, size), k, kernel_sizes, (1, 1), "valid", "zeros")
     return choose_method(x, weight, geometry)
 
 
 def test_many_large_kernels_are_spectral_and_a_single_small_one_is_direct() -> None:
     """Both by an order of magnitude, on any machine."""
-    assert choice(64, None) == "spectral"
-    assert choice(64, (7,)) == "direct"
+    assert choice(64, 7) == "spectral"
+    assert choice(64, 3, (3,)) == "direct"
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1e-3, "direct"), (1e3, "spectral")])
@@ -29,7 +29,7 @@ def test_the_smaller_estimate_wins(
     cost = dataclasses.asdict(method._DIRECT)
     changed = method._Cost(**{name: factor * value for name, value in cost.items()})
     monkeypatch.setattr(method, "_DIRECT", changed)
-    assert choice(21 if factor > 1 else 31, None) == expected  # sizes that no other test caches
+    assert choice(21 if factor > 1 else 31, 7) == expected  # sizes that no other test caches
 
 
 def test_work_of_the_definition_counts_every_product() -> None:
