@@ -10,15 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.options import check_numbers, check_positive, check_positive_numbers
-from equiscale.layers.baselines.gaussian_derivative import BorderMode, GaussianDerivativeConv2d
-from equiscale.layers.channel_pool import (
-    ChannelPool,
+from equiscale.layers.baselines.gaussian_derivative import (
+    BorderMode,
+    GaussianDerivativeConv2d,
     SharedBatchNorm,
-    check_channel_pool,
+)
+from equiscale.layers.channels import (
+    ViewPool,
     check_dropout,
-    draw_channels,
-    pool_channels,
-    spread_channels,
+    check_view_pool,
+    draw_views,
+    pool_views,
+    spread_views,
 )
 from equiscale.models.base import Classifier, register_model
 
@@ -54,7 +57,7 @@ class GaussianDerivativeNet(Classifier):
         layer_ratio: Ratio of σ from layer to layer.
         num_channels: Number of scale channels.
         channel_ratio: Ratio of σ from channel to channel.
-        pool: How the channels are combined; see `equiscale.layers.pool_channels`.
+        pool: How the channels are combined; see `equiscale.layers.pool_views`.
         dropout: Probability with which, in training, a channel does not see a sample.
         zero_order: Whether layers also see the smoothed input itself.
         sampling: Grids are halved as long as σ stays at least this many of their pixels; larger is
@@ -72,7 +75,7 @@ class GaussianDerivativeNet(Classifier):
         layer_ratio: float = 2.0,
         num_channels: int = 5,
         channel_ratio: float = math.sqrt(2),
-        pool: ChannelPool = "mean",
+        pool: ViewPool = "mean",
         dropout: float = 0.8,
         zero_order: bool = False,
         sampling: float = 1.0,
@@ -85,11 +88,11 @@ class GaussianDerivativeNet(Classifier):
         check_positive_numbers(
             sigma=sigma, layer_ratio=layer_ratio, channel_ratio=channel_ratio, sampling=sampling
         )
-        check_channel_pool(pool)
+        check_view_pool(pool)
         check_dropout(dropout)
         super().__init__(in_channels, num_classes, minimum_size=1)
         self.num_channels = num_channels
-        self.pool: ChannelPool = pool
+        self.pool: ViewPool = pool
         self.dropout = dropout
         finest = [sigma * layer_ratio**layer for layer in range(len(widths))]
         sigmas = [[channel_ratio**j * s for s in finest] for j in range(num_channels)]
@@ -116,10 +119,10 @@ class GaussianDerivativeNet(Classifier):
         if not (self.training and self.dropout):
             return self.classify(self.stages(x))
         self.check_images(x)
-        kept = draw_channels(len(x), self.num_channels, self.dropout).to(x.device)
+        kept = draw_views(len(x), self.num_channels, self.dropout).to(x.device)
         *_, last = self._layers([x[seen] for seen in kept.T])
         logits = [self.head(self.global_pool(maps)) for maps in last]
-        return pool_channels(spread_channels(logits, kept), self.pool, kept)
+        return pool_views(spread_views(logits, kept), self.pool, kept)
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] -> channel0.stage1, channel1.stage1, …, channel0.stage2, …`, finest first.
@@ -138,7 +141,7 @@ class GaussianDerivativeNet(Classifier):
         last = f"stage{len(self.layers)}"
         maps = [value for name, value in stages.items() if name.endswith(last)]
         logits = torch.stack([self.head(self.global_pool(one)) for one in maps], dim=1)
-        return pool_channels(logits, self.pool)
+        return pool_views(logits, self.pool)
 
     def _layers(self, maps: list[Tensor]) -> Iterator[list[Tensor]]:
         """`S × [N_s, C, H, W] -> S × [N_s, O, H_s, W_s]` behind each layer in turn."""

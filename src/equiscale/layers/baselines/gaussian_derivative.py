@@ -162,3 +162,49 @@ class GaussianDerivativeConv2d(nn.Module):
         outputs, inputs, terms = self.weight.shape
         sigmas = ", ".join(f"{sigma:.3g}" for sigma in self.sigmas)
         return f"{inputs}, {outputs}, sigmas=({sigmas}), terms={terms}, border={self.border!r}"
+
+
+class SharedBatchNorm(nn.Module):
+    """`S × [N, C, H_s, W_s] -> S × [N, C, H_s, W_s]`: batch normalisation over all scale channels.
+
+    Mean and variance are taken over all scale channels together. Every sample in every channel
+    counts the same, regardless of its number of pixels.
+
+    Args:
+        num_features: Number C of features.
+        momentum: Weight of a new batch in the running statistics used in evaluation.
+        eps: Added to the variance.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, num_features: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(num_features))
+        self.bias = nn.Parameter(torch.zeros(num_features))
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        """`S × [N, C, H_s, W_s] -> S × [N, C, H_s, W_s]`."""
+        mean, variance = self.running_mean, self.running_var
+        if self.training and any(map(len, maps)):
+            mean, variance = self._measure(maps)
+        factor = self.weight * torch.rsqrt(variance + self.eps)
+        shift = self.bias - mean * factor
+        return [(one * factor[:, None, None] + shift[:, None, None]).to(one.dtype) for one in maps]
+
+    def _measure(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return mean and variance `[C]` of a batch, and keep them."""
+        count = sum(map(len, maps))
+        exact = [single(one) for one in maps]
+        mean = torch.stack([one.mean((2, 3)).sum(0) for one in exact]).sum(0) / count
+        square = torch.stack([one.square().mean((2, 3)).sum(0) for one in exact]).sum(0) / count
+        variance = (square - mean**2).clamp_min(0)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
+            self.running_var.lerp_(variance.to(self.running_var), self.momentum)
+        return mean, variance
