@@ -11,13 +11,13 @@ from scipy.special import ive
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
-from equiscale.layers.baselines.disco import correlated_images
 from equiscale.layers.baselines.gaussian_derivative import (
     GaussianDerivativeConv2d,
     SharedBatchNorm,
     discrete_gaussian,
     smoothing_matrix,
 )
+from study.disco_basis import correlated_images
 
 
 def whole_kernel(sigma: float) -> Tensor:

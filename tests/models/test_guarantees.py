@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.layers import SConv2d, scaled_conv2d
-from equiscale.layers.baselines.disco import DISCO_SCALES, correlated_images, load_raw_basis
+from equiscale.layers.baselines.disco import load_raw_basis
 from equiscale.layers.baselines.gaussian_derivative import discrete_gaussian, smoothing_matrix
 from equiscale.layers.baselines.multi_scale import KanazawaConv2d, XuConv2d
 from equiscale.layers.baselines.steerable import (
@@ -25,6 +25,7 @@ from equiscale.layers.baselines.steerable import (
 )
 from equiscale.models import Classifier, create_model, list_models, model_card
 from equiscale.models.prior_work import gaussian_pyramid
+from study.disco_basis import correlated_images
 
 SIGMAS = (2, 3, 4, 5, 6, 7, 8, 9)
 
@@ -126,7 +127,7 @@ def test_steerable_layers_commute_with_rescaling(
 ) -> None:
     """Rescaling moves the response to another scale; an ordinary kernel is far from that."""
     margin = 5 if name == "disco" else 1.9
-    scales = HERMITE_SCALES if name == "hermite" else DISCO_SCALES
+    scales = HERMITE_SCALES if name == "hermite" else load_raw_basis().scales
     basis = hermite_basis() if name == "hermite" else disco_basis(load_raw_basis().values)
     small, large = pair
     factor = scales[small] / scales[large]
