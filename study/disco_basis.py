@@ -120,7 +120,7 @@ def pair_grams(ratio: float, support: int, correlation: float) -> PairGrams:
 
 
 def _cubic(distance: Tensor) -> Tensor:
-    """Return the weight of a pixel at a distance in bicubic resizing, with a = −0.75 as in torch."""
+    """Return the weight of a pixel at a distance in bicubic resizing, a = −0.75."""
     d = distance.abs()
     near = 1.25 * d**3 - 2.25 * d**2 + 1
     far = -0.75 * (d**3 - 5 * d**2 + 8 * d - 4)

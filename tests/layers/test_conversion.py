@@ -75,11 +75,6 @@ def test_a_network_keeps_sizes_names_and_weights(pool: str) -> None:
     assert all(p.grad is not None for p in converted.parameters())
 
 
-def test_global_pooling_leaves_nothing_to_convert() -> None:
-    with pytest.raises(OptionError, match="no map for the next layer"):
-        equiscale.convert(network(), pool="global", num_scales=3)
-
-
 def test_the_strongest_response_is_kept() -> None:
     conv = nn.Conv2d(1, 2, 3, padding=1)
     x = torch.randn(1, 1, 20, 20)
@@ -94,17 +89,12 @@ def test_in_place_keeps_the_parameters_of_an_optimizer() -> None:
     assert layers_of(model, SConv2d)
 
 
-def test_random_numbers_are_left_alone() -> None:
-    model = network()
-    state = torch.get_rng_state()
-    convert(model, num_scales=3)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_mode_and_frozen_weights_are_kept() -> None:
+def test_random_numbers_mode_and_frozen_weights_are_left_alone() -> None:
     model = network().eval()
     model[0].weight.requires_grad_(False)
+    state = torch.get_rng_state()
     converted = convert(model, num_scales=3)
+    assert torch.equal(torch.get_rng_state(), state)
     assert not any(module.training for module in converted.modules())
     assert not converted[0].weight.requires_grad
 
@@ -161,7 +151,9 @@ def test_hooks_and_unknown_names_are_refused_and_nothing_is_half_done() -> None:
         convert(model, num_scales=3, layers="layer9.*")
 
 
-@pytest.mark.parametrize("changes", [{"pool": None}, {"pool": "median"}, {"num_scales": 0}])
+@pytest.mark.parametrize(
+    "changes", [{"pool": None}, {"pool": "median"}, {"pool": "global"}, {"num_scales": 0}]
+)
 def test_bad_options_are_named(changes: dict[str, object]) -> None:
     with pytest.raises(equiscale.EquiscaleError):
         convert(network(), **{"num_scales": 3, **changes})  # type: ignore[arg-type]

@@ -37,19 +37,11 @@ def test_weights_are_scaled_bessel_functions(sigma: float) -> None:
 
 
 def test_smoothing_twice_is_smoothing_once_by_the_sum_of_variances() -> None:
-    """To 1e-8; a sampled Gaussian of σ 0.5 is off by 0.06."""
     first, second = whole_kernel(0.5), whole_kernel(0.7)
     both = F.conv1d(first[None, None], second[None, None], padding=len(second) - 1)[0, 0]
     expected = whole_kernel(math.sqrt(0.5**2 + 0.7**2))
     extra = (len(both) - len(expected)) // 2
     assert float((both[extra:-extra] - expected).abs().max()) < 1e-8
-
-    def sampled(sigma: float) -> Tensor:
-        kernel = torch.exp(-((torch.arange(-9.0, 10)) ** 2) / (2 * sigma**2))
-        return kernel / kernel.sum()
-
-    pair = F.conv1d(sampled(0.5)[None, None], sampled(0.5)[None, None], padding=9)[0, 0]
-    assert float((pair - sampled(math.sqrt(0.5))).abs().max()) > 0.02
 
 
 @pytest.mark.parametrize(("border", "mode"), [("zeros", "constant"), ("replicate", "replicate")])
@@ -96,7 +88,6 @@ def covariance_error(narrow: Tensor, wide: Tensor) -> float:
 @pytest.mark.parametrize(("sigma", "bound"), [(0.5, 0.012), (1.0, 0.004), (2.0, 0.0006)])
 def test_halving_the_image_moves_the_response_to_half_the_sigma(sigma: float, bound: float) -> None:
     """Of smooth images; the more pixels σ has, the better. A 7×7 convolution is off by 0.22."""
-    torch.manual_seed(0)
     layer = GaussianDerivativeConv2d(1, 8, (sigma, 2 * sigma))
     noise = correlated_images(4, 128, 0.9, torch.Generator().manual_seed(0))
     blur = smoothing_matrix(discrete_gaussian(2.0).float(), 128, "replicate")
@@ -110,7 +101,6 @@ def test_halving_the_image_moves_the_response_to_half_the_sigma(sigma: float, bo
 
 
 def test_stride_is_every_other_pixel() -> None:
-    torch.manual_seed(0)
     all_pixels = GaussianDerivativeConv2d(2, 3, (1.0, 2.0))
     some = GaussianDerivativeConv2d(2, 3, (1.0, 2.0), (1, 2))
     some.load_state_dict(all_pixels.state_dict())

@@ -56,7 +56,6 @@ def test_equals_loops(mode: PoolMode) -> None:
 @pytest.mark.parametrize("method", ["direct", "spectral"])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_pooling_a_stack_is_what_the_layer_does(mode: Any, method: Any, stride: int) -> None:
-    torch.manual_seed(0)
     layer = SConv2d(2, 6, 3, stride, method=method)
     x = torch.randn(4, 2, 15, 17)
     pooled = ScalePool(mode)(layer(x), layer.geometry((15, 17)).areas())

@@ -108,16 +108,9 @@ def test_initialisation_is_that_of_conv2d() -> None:
     assert set(layer.state_dict()) == {"weight", "bias"}
 
 
-def test_bias_device_and_dtype() -> None:
-    layer = SConv2d(1, 2, 3, bias=False, dtype=torch.float64, device="cpu")
-    assert layer.bias is None
-    assert layer.weight.dtype == torch.float64
-    assert layer(torch.randn(1, 1, 8, 8).double()).dtype == torch.float64
-
-
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype: torch.dtype, method: Any) -> None:
+def test_half_precision_is_computed_in_float32(method: Any) -> None:
+    dtype = torch.bfloat16
     layer = SConv2d(2, 3, 3, pool="pixel", method=method)
     x = torch.randn(2, 2, 12, 12)
     half = SConv2d(2, 3, 3, pool="pixel", method=method, dtype=dtype)
@@ -145,8 +138,9 @@ def test_autocast_computes_in_float32(method: Any) -> None:
     actual.sum().backward()
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize(
+    ("pool", "method"), [(None, "direct"), *((pool, "spectral") for pool in POOLS)]
+)
 def test_compiles_without_graph_breaks(pool: Any, method: Any) -> None:
     torch.compiler.reset()
     layer = SConv2d(2, 3, 3, pool=pool, method=method)
@@ -172,7 +166,7 @@ def test_inductor_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(compiled(x), network(x))
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", ["slice", "mean_energy"])
 def test_export_goes_through_the_definition(pool: Any) -> None:
     layer = SConv2d(2, 3, 3, pool=pool)
     x = torch.randn(1, 2, 9, 9)
