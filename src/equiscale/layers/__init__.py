@@ -1,4 +1,4 @@
-"""Layers to drop into any network. Knows only torch and `equiscale.core`."""
+"""Layers for any network: scaled convolutions, scale channels, and other methods to compare."""
 
 from equiscale.layers.baselines.gaussian_derivative import GaussianDerivativeConv2d
 from equiscale.layers.baselines.multi_scale import KanazawaConv2d, XuConv2d

@@ -1,4 +1,4 @@
-"""The spectral method behind the same signature as the definition."""
+"""The spectral method with the signature of the direct one."""
 
 from __future__ import annotations
 
