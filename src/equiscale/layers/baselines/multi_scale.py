@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_numbers
 from equiscale.layers.baselines.frugal_conv import frugal_conv2d
-from equiscale.layers.scaled.kernel_scaling import resampling_matrix
 
 XU_KERNEL_SIZES = (3, 5, 7, 9, 11)
 KANAZAWA_EXPONENTS = (-2, -1, 0, 1, 2, 3, 4)
@@ -70,15 +69,18 @@ def xu_kernel(weight: Tensor, kernel_size: int) -> Tensor:
     size = weight.shape[-1]
     if kernel_size == size:
         return weight
-    matrix = (
-        corner_aligned_matrix(size, kernel_size)
-        if kernel_size < size
-        else resampling_matrix(size, kernel_size, "nearest")
-    ).to(weight)
+    make = corner_aligned_matrix if kernel_size < size else _nearest_matrix
+    matrix = make(size, kernel_size).to(weight)
     resized = matrix @ weight @ matrix.T
     norm = weight.abs().sum(dim=(2, 3), keepdim=True)
     resized_norm = resized.abs().sum(dim=(2, 3), keepdim=True)
     return resized * (norm / resized_norm.clamp_min(torch.finfo(weight.dtype).tiny))
+
+
+def _nearest_matrix(size: int, new_size: int) -> Tensor:
+    """Return the `[new_size, size]` matrix, in float64, of nearest resizing as torch does it."""
+    nearest = torch.arange(new_size) * size // new_size
+    return (nearest[:, None] == torch.arange(size)).double()
 
 
 class XuConv2d(nn.Module):
