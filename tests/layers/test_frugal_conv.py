@@ -114,5 +114,6 @@ def test_module_is_a_conv2d(padding: Padding, training: bool) -> None:
 def test_module_refuses_what_it_cannot_do() -> None:
     with pytest.raises(OptionError, match="odd, got 4"):
         FrugalConv2d(1, 1, 4)
-    with pytest.raises(OptionError, match="full"):
-        FrugalConv2d(1, 1, 3, padding="full")  # type: ignore[arg-type]
+    for padding in ("full", 1):
+        with pytest.raises(OptionError, match="unknown padding"):
+            FrugalConv2d(1, 1, 3, padding=padding)  # type: ignore[arg-type]
