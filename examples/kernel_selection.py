@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Which kernel does a scaled convolution choose?
 #
-# A scaled convolution applies one kernel at many sizes and keeps the strongest response. If it does
-# what it should, it chooses a larger kernel for a larger object. The picture needs
-# `pip install 'equiscale[report]'`.
+# A scaled convolution applies one kernel at many sizes and keeps the strongest response. It should
+# choose a larger kernel for a larger object. The figure needs `pip install 'equiscale[report]'`.
 
 # %%
 import torch
@@ -30,11 +29,11 @@ shapes = ("disc", "ring")
 object_sizes = torch.arange(17, 65)
 
 # %% [markdown]
-# One layer, whose kernels are a small disc and a small ring that sum to zero. In a trained network
-# these are learned; `equiscale.load_model` gives you one.
+# One layer whose kernels are a small disc and a small ring that sum to zero. A trained network,
+# such as those of `equiscale.load_model`, has learned its kernels.
 
 # %%
-layer = SConv2d(1, len(shapes), kernel_size=7, pool="pixel", bias=False)
+layer = SConv2d(1, len(shapes), 7, pool="pixel", bias=False)
 axis = torch.arange(7) - 3.0
 distance = torch.hypot(axis[:, None], axis[None, :])
 kernels = torch.stack([(distance <= 2.2).float(), ((distance - 2.2).abs() < 0.7).float()])
@@ -60,5 +59,4 @@ figure.savefig("kernel_selection.png", dpi=120)
 
 # %% [markdown]
 # For the models of the paper, `equiscale figures --only fig7-slice-selection` draws this from the
-# records of finished runs, and the page (`equiscale report`) lets you slide the object size and
-# watch the kernels move.
+# records of finished runs. The page (`equiscale report`) shows the kernels at any object size.

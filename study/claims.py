@@ -256,7 +256,7 @@ def _fitting(model: str, layer: str, maps: NDArray[np.uint8]) -> NDArray[np.bool
         return np.ones(maps.shape, bool)
     rows, columns = (np.minimum(np.arange(n), np.arange(n)[::-1]) for n in maps.shape[2:])
     from_border = np.minimum(rows[:, None], columns)
-    fits: NDArray[np.bool_] = maps <= convolution.kernel_size + 2 * from_border
+    fits: NDArray[np.bool_] = maps <= convolution.kernel_size[0] + 2 * from_border
     return fits
 
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PRINTS = {
-    "convert_resnet": "SConv2d(1, 8, kernel_size=7, kernel_sizes=(7, 9, 11,",
+    "convert_resnet": "SConv2d(1, 8, kernel_size=(7, 7), stride=(1, 1), padding=(3, 3),",
     "kernel_selection": "ring: kernels",
     "lightning_loop": "'accuracy_from_49': ",
     "plain_loop": "'accuracy_from_49': ",

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from equiscale.cli import app
-from equiscale.layers.baselines.disco import load_raw_basis
 from equiscale.models import list_models
 
 RUNNER = CliRunner()
@@ -48,19 +47,3 @@ def test_unknown_model_is_one_line_and_exit_code_2() -> None:
     assert result.returncode == 2
     assert result.stderr.startswith("error: unknown model 'standrad'; did you mean 'standard'")
     assert result.stderr.count("\n") == 1
-
-
-def test_basis_disco_writes_what_it_reports(tmp_path: Path) -> None:
-    output = tmp_path / "basis.safetensors"
-    options = ["--kernel-size", "3", "--support", "7", "--images", "1", "--out", str(output)]
-    result = RUNNER.invoke(app, ["basis", "disco", *options, "--scale", "1", "--scale", "1.41"])
-    assert result.exit_code == 0, result.output
-    assert all(word in result.output for word in ("solved", "bicubic", "hermite", "untrained"))
-    assert load_raw_basis(output).settings.scales == (1.0, 1.41)
-
-
-def test_basis_disco_names_bad_settings(tmp_path: Path) -> None:
-    output = tmp_path / "basis.safetensors"
-    result = RUNNER.invoke(app, ["basis", "disco", "--support", "9", "--out", str(output)])
-    assert "support must be odd and at least 13" in str(result.exception)
-    assert not output.exists()

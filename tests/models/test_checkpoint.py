@@ -14,9 +14,9 @@ from torch import nn
 
 from equiscale import load_model, save_model
 from equiscale.core.errors import InputFileError, OptionError
-from equiscale.layers.baselines.disco import DiscoSettings, solve_raw_basis, write_raw_basis
 from equiscale.models import VARIANTS, create_model, list_models, model_card, read_checkpoint
 from equiscale.models.checkpoint import FORMAT
+from study.disco_basis import Settings, solve, write_raw_basis
 
 CLASSES = ["cat", "dog", "Ünïcode"]
 
@@ -222,12 +222,11 @@ def needs_an_object(in_channels: int, num_classes: int, thing: object) -> nn.Mod
 
 def test_another_basis_is_noticed(tmp_path: Path) -> None:
     basis = tmp_path / "basis.safetensors"
-    settings = DiscoSettings(kernel_size=3, support=7)
-    write_raw_basis(basis, solve_raw_basis(settings))
+    settings = Settings(kernel_size=3, support=7)
+    write_raw_basis(basis, solve(settings), settings)
     path = save_model(small_model("disco", basis=str(basis)), tmp_path / "model.safetensors")
     assert load_model(path)
-    changed = solve_raw_basis(DiscoSettings(kernel_size=3, support=7, correlation=0.0))
-    write_raw_basis(basis, changed)
+    write_raw_basis(basis, solve(Settings(kernel_size=3, support=7, correlation=0.0)), settings)
     with pytest.raises(InputFileError, match=r"trained with another conv1\.basis1"):
         load_model(path)
     basis.unlink()

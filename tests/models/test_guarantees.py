@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from equiscale import Split, load_dataset, load_model
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.layers import SConv2d, scaled_conv2d
-from equiscale.layers.baselines.disco import DISCO_SCALES, correlated_images, load_raw_basis
+from equiscale.layers.baselines.disco import load_raw_basis
 from equiscale.layers.baselines.gaussian_derivative import discrete_gaussian, smoothing_matrix
 from equiscale.layers.baselines.multi_scale import KanazawaConv2d, XuConv2d
 from equiscale.layers.baselines.steerable import (
@@ -27,6 +27,7 @@ from equiscale.layers.baselines.steerable import (
 )
 from equiscale.models import Classifier, create_model, list_models, model_card, weights_card
 from equiscale.models.families.prior_work import gaussian_pyramid
+from study.disco_basis import correlated_images
 
 SIGMAS = (2, 3, 4, 5, 6, 7, 8, 9)
 
@@ -122,7 +123,7 @@ def test_steerable_layers_commute_with_rescaling(
 ) -> None:
     """φ_i(S_a x) = S_a φ_j(x), a = scale_i / scale_j; a plain convolution is far from it."""
     margin = 5 if name == "disco" else 1.9
-    scales = HERMITE_SCALES if name == "hermite" else DISCO_SCALES
+    scales = HERMITE_SCALES if name == "hermite" else load_raw_basis().scales
     basis = hermite_basis() if name == "hermite" else disco_basis(load_raw_basis().values)
     small, large = pair
     factor = scales[small] / scales[large]

@@ -9,15 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.options import check_numbers, check_positive, check_positive_numbers
-from equiscale.layers.baselines.gaussian_derivative import BorderMode, GaussianDerivativeConv2d
-from equiscale.layers.channel_pool import (
-    ChannelPool,
+from equiscale.layers.baselines.gaussian_derivative import (
+    BorderMode,
+    GaussianDerivativeConv2d,
     SharedBatchNorm,
-    check_channel_pool,
+)
+from equiscale.layers.channels import (
+    ViewPool,
     check_dropout,
-    draw_channels,
-    pool_channels,
-    spread_channels,
+    check_view_pool,
+    draw_views,
+    pool_views,
+    spread_views,
 )
 from equiscale.models.classifier import MultiViewNet
 from equiscale.models.registry import register_model
@@ -51,7 +54,7 @@ class GaussianDerivativeNet(MultiViewNet):
         layer_ratio: Ratio of σ from layer to layer.
         num_channels: Number of scale channels.
         channel_ratio: Ratio of σ from channel to channel.
-        pool: How the logits are pooled over scale channels; see `equiscale.layers.pool_channels`.
+        pool: How the logits are pooled over scale channels; see `equiscale.layers.pool_views`.
         dropout: Probability with which a scale channel is left out for an image in training.
         zero_order: Whether layers also use the smoothed input itself.
         sampling: Grids are halved as long as σ stays at least this many of their pixels; larger is
@@ -69,7 +72,7 @@ class GaussianDerivativeNet(MultiViewNet):
         layer_ratio: float = 2.0,
         num_channels: int = 5,
         channel_ratio: float = math.sqrt(2),
-        pool: ChannelPool = "mean",
+        pool: ViewPool = "mean",
         dropout: float = 0.8,
         zero_order: bool = False,
         sampling: float = 1.0,
@@ -82,11 +85,11 @@ class GaussianDerivativeNet(MultiViewNet):
         check_positive_numbers(
             sigma=sigma, layer_ratio=layer_ratio, channel_ratio=channel_ratio, sampling=sampling
         )
-        check_channel_pool(pool)
+        check_view_pool(pool)
         check_dropout(dropout)
         super().__init__(in_channels, num_classes, minimum_size=1)
         self.num_channels = num_channels
-        self.pool: ChannelPool = pool
+        self.pool: ViewPool = pool
         self.dropout = dropout
         finest = [sigma * layer_ratio**layer for layer in range(len(widths))]
         sigmas = [[channel_ratio**j * s for s in finest] for j in range(num_channels)]
@@ -114,10 +117,10 @@ class GaussianDerivativeNet(MultiViewNet):
         if not (self.training and self.dropout):
             return self.classify(self.stages(x))
         self.check_images(x)
-        kept = draw_channels(len(x), self.num_channels, self.dropout).to(x.device)
+        kept = draw_views(len(x), self.num_channels, self.dropout).to(x.device)
         *_, last = self._layers([x[seen] for seen in kept.T])
         logits = [self.head(self.global_pool(maps)) for maps in last]
-        return pool_channels(spread_channels(logits, kept), self.pool, kept)
+        return pool_views(spread_views(logits, kept), self.pool, kept)
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] -> channel0.stage1, channel1.stage1, …, channel0.stage2, …`."""
@@ -130,7 +133,7 @@ class GaussianDerivativeNet(MultiViewNet):
 
     def pool_logits(self, logits: Tensor) -> Tensor:
         """`[N, views, num_classes] -> [N, num_classes]`."""
-        return pool_channels(logits, self.pool)
+        return pool_views(logits, self.pool)
 
     def _layers(self, maps: list[Tensor]) -> Iterator[list[Tensor]]:
         """`S × [N_s, C, H, W] -> S × [N_s, O, H_s, W_s]` after each layer in turn."""

@@ -18,11 +18,11 @@ from equiscale.layers.baselines.multi_scale import (
     KanazawaConv2d,
     XuConv2d,
 )
-from equiscale.layers.channel_pool import (
+from equiscale.layers.channels import (
     check_dropout,
-    draw_channels,
-    pool_channels,
-    spread_channels,
+    draw_views,
+    pool_views,
+    spread_views,
 )
 from equiscale.models.classifier import CHANNELS, Classifier, MultiViewNet, TwoStageNet
 from equiscale.models.registry import register_model
@@ -170,12 +170,12 @@ class EnsembleNet(MultiViewNet):
             return self.classify(self.stages(x))
         self.check_images(x)
         pyramid = gaussian_pyramid(x, PYRAMID_LEVELS)
-        kept = draw_channels(len(x), PYRAMID_LEVELS, self.dropout).to(x.device)
+        kept = draw_views(len(x), PYRAMID_LEVELS, self.dropout).to(x.device)
         logits = [
             self.head(self.global_pool(self._second(self._first(image[seen]))))
             for image, seen in zip(pyramid, kept.T, strict=True)
         ]
-        return pool_channels(spread_channels(logits, kept), "mean", kept)
+        return pool_views(spread_views(logits, kept), "mean", kept)
 
     def _first(self, x: Tensor) -> Tensor:
         return F.relu(self.conv1(x))

@@ -95,7 +95,7 @@ class DiscoNet(SteerableNet):
         in_channels: Channels of the images.
         num_classes: Number of logits.
         scales: Which scales of the basis to use; all of them by default.
-        basis: A file written by `equiscale basis disco`; by default the one in the package.
+        basis: A file written by `python -m study.disco_basis`; by default the one in the package.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class DiscoNet(SteerableNet):
     ) -> None:
         check_positive(in_channels=in_channels, num_classes=num_classes)
         raw = load_raw_basis(basis)
-        known = raw.settings.scales
+        known = raw.scales
         chosen = known if scales is None else scales
         check_scales(chosen)
         if not set(chosen) <= set(known):

@@ -17,7 +17,7 @@ class Gradients:
 
     Args:
         problem: That of the forward pass.
-        input_wanted: Whether the input's gradient is needed; it costs half of the work.
+        input_wanted: Whether the gradient of the input is needed; it is half of the work.
     """
 
     def __init__(self, problem: Problem, input_wanted: bool) -> None:
@@ -34,7 +34,7 @@ class Gradients:
         return rows
 
     def add(self, scale_index: int, even: Tensor, odd: Tensor) -> None:
-        """Add what flows through one kernel size, given as rows `[R, V, h, M]`."""
+        """Add the gradients of one kernel size, given as rows `[R, V, h, M]`."""
         columns = self._mixing.backward(scale_index, even, odd, self._spectrum)
         self._weight += column_spectra_adjoint(columns, self.problem, scale_index)
 

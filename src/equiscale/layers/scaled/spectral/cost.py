@@ -1,4 +1,4 @@
-"""How much arithmetic the spectral method takes, and which order of its sums is faster."""
+"""Cost of the spectral method, and which order of its sums is faster."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor
 
 from equiscale.layers.scaled.spectral.plan import Plan
 
-# Narrower matrices than this are not multiplied any faster.
+# Narrower matrices are not multiplied faster.
 _NARROWEST = 16
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be computed, and what it takes.
+    """Work of a step.
 
     Attributes:
         multiply_adds: Number of multiply-adds.
-        effective: The same in terms of time: those that run slowly, and what is done beside
-            them, count more. The factors were measured on one CPU thread over maps of 1 to 61
-            rows, 1 to 16 channels and batches of 1 and 16.
+        effective: The same in terms of time: slow operations and overhead count more. The factors
+            were measured on one CPU thread over maps of 1 to 61 rows, 1 to 16 channels and batches
+            of 1 and 16.
     """
 
     multiply_adds: int
@@ -102,7 +102,7 @@ def forward_cost(plan: Plan, x: Tensor, weight: Tensor) -> int:
 
 
 def dense_backward_cost(plan: Plan, x: Tensor, weight: Tensor, input_wanted: bool) -> int:
-    """Multiply-adds of the transposed steps; those of the input's gradient come on top."""
+    """Multiply-adds of the transposed steps; the gradient of the input doubles them."""
     return forward_cost(plan, x, weight) * (2 if input_wanted else 1)
 
 

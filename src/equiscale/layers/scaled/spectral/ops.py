@@ -1,7 +1,7 @@
-"""The spectral method as operators that torch can differentiate, compile and run anywhere.
+"""The spectral method as custom operators of torch, forward and backward.
 
-Two operators, forward and backward, opaque to the compiler: what they do depends on the data
-(which scales win, how many pixels carry a gradient).
+They are opaque to the compiler, because their work depends on the data: which scales win, and how
+many pixels have a gradient.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from equiscale.core.errors import OptionError
+from equiscale.layers.scaled.geometry import Frame
 from equiscale.layers.scaled.kernel_scaling import Interpolation
 from equiscale.layers.scaled.spectral.adjoint import (
     Gradients,
@@ -23,7 +24,7 @@ from equiscale.layers.scaled.spectral.adjoint import (
 from equiscale.layers.scaled.spectral.analysis import make_problem
 from equiscale.layers.scaled.spectral.cost import dense_backward_cost, sparse_backward_cost
 from equiscale.layers.scaled.spectral.energy import winning_scales
-from equiscale.layers.scaled.spectral.plan import Frame, Plan, make_plan
+from equiscale.layers.scaled.spectral.plan import Plan, make_plan
 from equiscale.layers.scaled.spectral.pooling import (
     energy_forward,
     global_forward,
@@ -37,7 +38,7 @@ NO_POOL = "none"
 
 
 class Settings(NamedTuple):
-    """What an operator takes beside its tensors, in types that its schema knows.
+    """Arguments of an operator besides its tensors, in types that its schema supports.
 
     Attributes:
         kernel_sizes: Sides of the rescaled kernels.
@@ -123,7 +124,7 @@ def _forward(
 
 
 def _choice_type(pool: str) -> torch.dtype:
-    """Of places in a whole stack there may be many, of scales there are few."""
+    """Positions in a stack need more bits than scale indices."""
     return torch.int64 if pool == "global" else torch.int16
 
 
@@ -187,7 +188,7 @@ def _add_dense(gradients: Gradients, grad: Tensor, choice: Tensor, pool: str) ->
 
 
 def _at_places(grad: Tensor, places: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """`[N, O] -> [N, O, H, W]`: put gradients where maxima were; and the scales of these."""
+    """`[N, O] -> [N, O, H, W]`: put gradients at the maxima, and return their scale indices."""
     H, W = plan.output_size
     maps = grad.new_zeros(*grad.shape, H * W)
     maps.scatter_(2, (places % (H * W))[..., None], grad[..., None])
@@ -200,7 +201,7 @@ def _per_pixel(choice: Tensor, pool: str) -> Tensor:
 
 
 def _inside(grad: Tensor, choice: Tensor, pool: str, plan: Plan) -> Tensor:
-    """Drop what falls on the zeros around the smaller maps."""
+    """Drop gradients of the zeros around the smaller maps."""
     if pool == NO_POOL:
         indices = torch.arange(plan.num_scales, device=grad.device)[:, None, None]
     else:
@@ -250,9 +251,7 @@ def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
 
 
 def _refuse(ctx: Any, *grads: Tensor) -> None:
-    raise OptionError(
-        "the spectral method has no second derivatives; use method='direct', which has"
-    )
+    raise OptionError("the spectral method has no second derivatives; use method='direct'")
 
 
 _forward.register_autograd(_differentiate, setup_context=_save_for_backward)

@@ -15,40 +15,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from equiscale.layers.scaled.geometry import Frame
 from equiscale.layers.scaled.kernel_scaling import Interpolation, scaling_matrix
 
 _CACHED_PLANS = 64
 _NEGLIGIBLE = 1e-12
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Sizes of the input and of the maps of a spectral convolution.
-
-    Attributes:
-        input_size: Height and width of the input.
-        output_size: Height and width of every map, cut around its centre; None keeps the whole
-            valid map, which shrinks with the kernel.
-        zero_extended: The input continues as zeros beyond its border.
-    """
-
-    input_size: tuple[int, int]
-    output_size: tuple[int, int] | None
-    zero_extended: bool
-
-    def extent(self, axis: int, kernel_size: int) -> int:
-        """Length of the map of a kernel."""
-        if self.output_size is None:
-            return self.input_size[axis] - kernel_size + 1
-        return self.output_size[axis]
-
-    def period_and_centre(self, axis: int, largest: int) -> tuple[int, int, float]:
-        """Length of the input, shortest period free of wrap-around, and the input's centre."""
-        length = self.input_size[axis]
-        if not self.zero_extended:
-            return length, length, (length - 1) / 2
-        # An even kernel reaches one pixel further to the right, as in torch's 'same' padding.
-        return length, length + largest // 2, (length - largest % 2) / 2
 
 
 @dataclass(frozen=True)
@@ -209,7 +180,8 @@ def _axis_plan(
     cast: Callable[[Tensor], Tensor],
 ) -> AxisPlan:
     sizes = [function.shape[0] for function in functions]
-    length, period, centre = frame.period_and_centre(axis, sizes[-1])
+    length, period = frame.input_size[axis], frame.period(axis, sizes[-1])
+    centre = frame.centre(axis, sizes[-1])
     extents = [frame.extent(axis, size) for size in sizes]
     omega = _frequencies(period)
     inputs = torch.outer(omega, torch.arange(length, dtype=torch.float64) - centre)

@@ -1,8 +1,8 @@
-"""Backward pass with a sparse gradient: the few pixels that carry one are visited directly.
+"""Backward pass with a sparse gradient, which visits only the pixels that have one.
 
-In front of a global maximum a single pixel per sample and channel has a gradient. Its response is
+Before a global max pooling, one pixel per sample and channel has a gradient. Its response is
 `Σ w ⊙ (T_y x T_xᵀ)`, where the rows of T are the kernel's resampling weights placed at the pixel,
-and both gradients follow from this line without any transform.
+and both gradients follow from this formula without a transform.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one call of the layer works with: memory, and compiled functions."""
+"""Memory and compiled functions of one call."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from equiscale.layers.scaled.spectral.native import native_for
 
 
 class Workspace:
-    """Memory that lives as long as one call and is used again for every kernel size.
+    """Memory that one call reuses for every kernel size.
 
-    Fresh memory of this size costs more than the arithmetic done in it.
+    Allocating it anew would take longer than the arithmetic.
 
     Attributes:
-        native: Compiled functions, where they can be had for such numbers.
+        native: Compiled functions, or None if there are none for this dtype and device.
     """
 
     def __init__(self, like: Tensor) -> None:
@@ -25,7 +25,7 @@ class Workspace:
         self._buffers: dict[str, Tensor] = {}
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """Return an uninitialised tensor; what an earlier call of this name returned is lost."""
+        """Return an uninitialised tensor; it overwrites the last one of this name."""
         size = math.prod(shape)
         if name not in self._buffers or self._buffers[name].numel() < size:
             self._buffers[name] = self._like.new_empty(size)
@@ -33,6 +33,6 @@ class Workspace:
 
 
 def butterfly(first: Tensor, second: Tensor) -> None:
-    """Replace two tensors by their difference and their sum, in place: the cache is small."""
+    """Replace two tensors by their difference and their sum, in place."""
     torch.sub(first, second, out=first)
     torch.add(first, second, alpha=2, out=second)
