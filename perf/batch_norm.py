@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from equiscale.models.families.scale_channels import TRAIN_FACTORS
 from timing import write_results
 from torch import Tensor, nn
 
 from equiscale import scale_channels
+from equiscale.models.families.scale_channels import TRAIN_FACTORS
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "scale_channels.py"
 SEEDS = range(6)

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from equiscale.core.compiled import SWITCH
 from timing import measure_ratios, peak_memory, repeated, write_results
 from torch import Tensor, nn
 
 from equiscale import create_model
-from equiscale.core.compiled import SWITCH
 from equiscale.layers import SConv2d
 
 Row = dict[str, Any]

@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import median
 
 import torch
-
 from equiscale.layers.scaled.spectral.native import native_for
 
 ROUNDS = 11

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from equiscale.core.compiled import SWITCH
+from equiscale.layers.scaled.native import SWITCH
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from equiscale.layers import SConv2d
 from equiscale.layers.baselines.fourier_conv3d import fourier_cost, ordinary_cost
 from equiscale.layers.baselines.frugal_conv3d import FrugalConv3d
 from equiscale.layers.scaled.spectral.cost import forward_cost
-from equiscale.layers.scaled.spectral.ops import Settings
+from equiscale.layers.scaled.spectral.operators import Settings
 from equiscale.metrics.inference import device_of, evaluating
 
 TIMING_BATCH = 16

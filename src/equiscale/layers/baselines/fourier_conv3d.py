@@ -21,13 +21,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from equiscale.layers.precision import without_autocast
-from equiscale.layers.scaled.spectral.workspace import Workspace
 
 IMAGES = 8
 """Images transformed at a time: more share the kernels' spectra, fewer take less memory."""
 
 _CACHED_WAVES = 16
 _PRICE = 3  # of a multiply-add here, relative to one of an ordinary convolution
+
+
+class Workspace:
+    """Memory that is used again for every few images: fresh memory of this size is slow."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Return an uninitialised tensor; an earlier one of this name is overwritten."""
+        size = math.prod(shape)
+        if name not in self._buffers or self._buffers[name].numel() < size:
+            self._buffers[name] = self._like.new_empty(size)
+        return self._buffers[name][:size].view(shape)
 
 
 def output_sizes(input_shape: Sequence[int], kernel_shape: Sequence[int]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 from equiscale.layers.scaled.geometry import Geometry
-from equiscale.layers.scaled.spectral.cost import Task
+from equiscale.layers.scaled.spectral.cost import spectral_multiply_adds
 
 Method = Literal["auto", "direct", "spectral"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -128,14 +128,8 @@ def spectral_work(input_shape: Shape, weight_shape: Shape, geometry: Geometry) -
     frame, largest = geometry.frame, geometry.kernel_sizes[-1]
     frequencies = [(frame.period(axis, largest) + 1) // 2 for axis in (0, 1)]
     extents = [geometry.extents(size) for size in geometry.kernel_sizes]
-    task = Task(
-        (frequencies[0], frequencies[1]),
-        batch=input_shape[0],
-        channels=weight_shape[1],
-        out_channels=weight_shape[0],
-        groups=input_shape[1] // weight_shape[1],
-        functions=weight_shape[2],
+    products = spectral_multiply_adds(
+        input_shape, weight_shape, (frequencies[0], frequencies[1]), extents
     )
     pixels = sum(height * width for height, width in extents)
-    maps = input_shape[0] * weight_shape[0]
-    return Work(len(extents), task.forward(extents).effective / 1e6, maps * pixels / 1e6)
+    return Work(len(extents), products / 1e6, input_shape[0] * weight_shape[0] * pixels / 1e6)

@@ -11,7 +11,7 @@ from equiscale.layers.scaled.direct import extend
 from equiscale.layers.scaled.geometry import Geometry
 from equiscale.layers.scaled.kernel_scaling import Interpolation
 from equiscale.layers.scaled.pooling import PoolMode, scale_pool
-from equiscale.layers.scaled.spectral.ops import NO_POOL, Settings, spectral_operator
+from equiscale.layers.scaled.spectral.operators import NO_POOL, Settings, spectral_operator
 
 
 def spectral_conv(
