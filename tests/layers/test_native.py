@@ -34,7 +34,8 @@ def gradients(
 ) -> list[Tensor]:
     """Return the output of a scaled convolution and its gradients."""
     tensors = [draw(*shape, dtype=dtype).requires_grad_() for shape in shapes]
-    output = scaled_conv2d(*tensors, **options)
+    x, weight, bias = tensors
+    output: Tensor = scaled_conv2d(x, weight, bias, **options)
     return [output, *torch.autograd.grad(output, tensors, draw(*output.shape, dtype=dtype))]
 
 
@@ -120,7 +121,7 @@ def test_every_instruction_set_gives_the_same(
 @installed
 def test_operators_keep_their_contract_with_torch() -> None:
     x, weight, bias = draw(2, 2, 9, 9), draw(8, 2, 3, 3), draw(8)
-    settings = ([3, 5, 7], [], False, "bicubic", 1)
+    settings: tuple[Any, ...] = ([3, 5, 7], [], False, "bicubic", 1)
     operators = torch.ops.equiscale
     for pool in ("none", "pixel", "slice", "global"):
         arguments = (x, weight, bias, *settings, pool, True)
