@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Make a ResNet respond alike to small and large objects
 #
-# `equiscale.convert` replaces the convolutions of any network by scaled ones: the same weights,
-# the same sizes everywhere, but each kernel is applied at every size that fits and the strongest
-# response is kept.
+# `equiscale.convert` replaces the convolutions of any network by scaled convolutions. Weights and
+# output sizes stay the same, but each layer applies its kernel at several sizes and keeps the
+# strongest response.
 
 # %%
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import equiscale
 
 # %% [markdown]
-# A small ResNet, written as one would:
+# A small ResNet in plain PyTorch:
 
 
 # %%
@@ -52,23 +52,23 @@ class SmallResNet(nn.Module):
 
 
 # %% [markdown]
-# Convert it. Parameters keep their names and values, so that a checkpoint of the one loads into
-# the other.
+# Convert it. `num_scales` is the number of kernel sizes of each layer. Parameters keep their names
+# and values, so a checkpoint of one network loads into the other. `layers` chooses the layers.
 
 # %%
 torch.manual_seed(0)
 plain = SmallResNet(in_channels=1, num_classes=10).eval()
 scaled = equiscale.convert(plain, pool="pixel", num_scales=10)
-stem_only = equiscale.convert(plain, pool="pixel", num_scales=10, layers="stem")  # or choose layers
+stem_only = equiscale.convert(plain, pool="pixel", num_scales=10, layers="stem")
 
 print(scaled.stem)
 assert list(scaled.state_dict()) == list(plain.state_dict())
 
 # %% [markdown]
 # How much do the features of a ring change when it grows? Zero would be perfect invariance. The
-# networks are untrained, so this is what the architecture gives for nothing: over eight draws of
-# the weights, about a third less change on average, and none for one or two of them. Training has
-# to do the rest. Rings smaller than the kernel gain less, because kernels are only ever enlarged.
+# networks are untrained, so this shows the architecture alone: averaged over eight draws of the
+# weights, the features change by about a third less. Rings smaller than the kernel gain less,
+# because kernels are only enlarged.
 
 
 # %%
@@ -100,9 +100,8 @@ for index, radius in enumerate(radii[1:]):
     print(f"radius 8 → {radius:g}: {means}; less for {better} of {len(changes)} networks")
 
 # %% [markdown]
-# Outputs of a trained network change when it is converted: fine-tune it. Without `num_scales` each
-# layer takes every kernel size that fits its input, which costs more; `num_scales=1` computes what
-# the plain network did.
+# Converting a trained network changes its outputs: fine-tune it. With `num_scales=1` it computes
+# what the plain network did.
 
 # %%
 same = equiscale.convert(plain, num_scales=1)

@@ -83,7 +83,10 @@ for _ in range(40):
 # The answer, at each object size; sizes it was trained on are marked.
 
 # %%
-accuracy = equiscale.metrics.accuracy_per_size(model, dataset)
+test = dataset.select(Split.TEST)
+predictions = equiscale.metrics.predict(model, test.images)
+sizes, values, _ = equiscale.metrics.accuracy_by_size(predictions, test.labels, test.object_sizes)
+accuracy = dict(zip(sizes.tolist(), values.tolist(), strict=True))
 trained = Scenario.MID_TO_REST.train_sizes()
 for size in range(20, 65, 4):
     bar = "█" * round(30 * accuracy[size])

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # A network that keeps its accuracy when objects change their size
 #
-# `equiscale.scale_channels` wraps any classifier: the network is asked at several sizes of the
-# image, and its answers are mixed as probabilities. In training, a few of the copies take part in
-# each step. The number of parameters stays the same.
+# `equiscale.scale_channels` wraps any classifier: the network is run on several rescaled views of
+# the image, and the probabilities of its answers are averaged. Each training step takes one or two
+# views on average. The number of parameters stays the same.
 
 # %%
 import torch
@@ -48,7 +48,7 @@ def draw_batch(count: int, sizes: range, generator: torch.Generator) -> tuple[Te
 
 
 # %% [markdown]
-# A small residual network, and the same one wrapped.
+# A small residual network, plain and wrapped.
 
 
 # %%
@@ -80,7 +80,7 @@ networks = {"plain": build_network(), "wrapped": equiscale.scale_channels(build_
 
 # %%
 def train(network: nn.Module, steps: int = 240) -> None:
-    """Train with the same batches, whatever the network."""
+    """Train; all networks see the same batches."""
     generator = torch.Generator().manual_seed(1)
     optimizer = torch.optim.Adam(network.parameters(), lr=4e-3)
     network.train()
@@ -93,7 +93,7 @@ def train(network: nn.Module, steps: int = 240) -> None:
 
 
 def accuracy(network: nn.Module, sizes: range) -> float:
-    """Share of new shapes that are recognised."""
+    """Return the accuracy on new shapes."""
     images, labels = draw_batch(200, sizes, torch.Generator().manual_seed(2))
     with torch.inference_mode():
         return float((network(images).argmax(1) == labels).float().mean())

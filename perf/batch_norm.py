@@ -21,7 +21,7 @@ from timing import write_results
 from torch import Tensor, nn
 
 from equiscale import scale_channels
-from equiscale.layers.channels import TRAIN_FACTORS
+from equiscale.models.families.scale_channels import TRAIN_FACTORS
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "scale_channels.py"
 SEEDS = range(6)

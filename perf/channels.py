@@ -23,9 +23,15 @@ from timing import write_results
 from torch import Tensor
 
 from equiscale import Split, load_dataset, load_model
-from equiscale.layers.channel_pool import CHANNEL_POOLS, ChannelPool, pool_channels
-from equiscale.layers.channels import FACTORS, resize_images, scale_factors
-from equiscale.models.scale_channel_nets import ScaleChannelNet
+from equiscale.layers.channels import (
+    FACTORS,
+    VIEW_POOLS,
+    ViewPool,
+    pool_views,
+    resize_images,
+    scale_factors,
+)
+from equiscale.models.families.scale_channels import ScaleChannelNet
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import RunStore
 
@@ -75,11 +81,11 @@ def measure_run(record: RunRecord, directory: Path) -> Iterator[Row]:
     model = load_model(directory / "weights.safetensors")
     assert isinstance(model, ScaleChannelNet)
     logits = ask_channels(model.eval(), part.images)
-    variants: list[tuple[ChannelPool, str]] = [(pool, USUAL) for pool in CHANNEL_POOLS]
+    variants: list[tuple[ViewPool, str]] = [(pool, USUAL) for pool in VIEW_POOLS]
     variants += [("mixture", name) for name in RANGES if name != USUAL]
     variants += [("vote", WIDE)]
     for pool, name in variants:
-        pooled = pool_channels(choose(logits, RANGES[name]), pool)
+        pooled = pool_views(choose(logits, RANGES[name]), pool)
         yield {
             "dataset": record.key.dataset,
             "scenario": record.key.scenario.value,
@@ -99,7 +105,7 @@ def measure_alone(record: RunRecord, directory: Path) -> Iterator[Row]:
         logits = choose(ask_channels(model.eval(), part.images), FACTORS)
         right = logits.argmax(2) == part.labels[:, None]
         sure = logits.softmax(2).amax(2)
-        mixture = pool_channels(logits, "mixture").argmax(1)
+        mixture = pool_views(logits, "mixture").argmax(1)
         yield {
             "dataset": record.key.dataset,
             "scenario": record.key.scenario.value,

@@ -17,8 +17,8 @@ from timing import measure_ratios, peak_memory, repeated, write_results
 from torch import Tensor, nn
 
 from equiscale import create_model
-from equiscale.core.compiled import SWITCH
 from equiscale.layers import SConv2d
+from equiscale.layers.scaled.native import SWITCH
 
 Row = dict[str, Any]
 SHORT_ROUNDS = 41  # of what takes milliseconds: a slow moment of the machine takes a second

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from equiscale import Scenario, Split, create_model, load_dataset
-from equiscale.runs.key import TrainingProtocol
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.runs.lease import try_claim
 from equiscale.training.checkpoint import Checkpointer
 from equiscale.training.loop import LabelledImages, Progress, Trainer, seed_weights

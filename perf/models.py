@@ -72,8 +72,8 @@ def peak_memory(job: Callable[[], None]) -> int:
 
 def operations(model: nn.Module, images: Tensor) -> int:
     """Return the operations that one forward pass executes."""
-    batch, channels, size, _ = images.shape
-    return batch * count_operations(model, channels, size, batch).executed
+    batch, shape = len(images), images.shape[1:]
+    return batch * count_operations(model, shape, batch).executed
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.synthetic_runs import Study, write_records
+from tests.synthetic_runs import SyntheticRuns, write_records
 
-from equiscale.analysis.runs import read_runs
+from equiscale.analysis.runs import read_study
 from equiscale.report.figures import write_figures
 from equiscale.report.page import write_page
 
@@ -29,17 +29,17 @@ def main() -> None:
         root = Path(directory)
         for datasets, seeds in ((("emoji",), 50), (("mnist", "trafficsign", "aerial"), 25)):
             chosen = range(1, round(seeds * scale) + 1)
-            study = Study(datasets=datasets, seeds=chosen, maps=False)
-            write_records(study.records(), root / "runs")
+            synthetic = SyntheticRuns(datasets=datasets, seeds=chosen, maps=False)
+            write_records(synthetic.records(), root / "runs")
         started = time.perf_counter()
-        runs = read_runs(root / "runs")
+        study = read_study(root / "runs")
         read = time.perf_counter()
-        write_page(runs, root / "report.html")
+        write_page(study, root / "report.html")
         paged = time.perf_counter()
-        write_figures(runs, root / "figures")
+        write_figures(study, root / "figures")
         drawn = time.perf_counter()
         size = (root / "report.html").stat().st_size / 1e6
-    print(f"{len(runs.table)} records: read {read - started:.1f} s, page {paged - read:.1f} s")
+    print(f"{len(study.runs)} records: read {read - started:.1f} s, page {paged - read:.1f} s")
     print(f"({size:.2f} MB), all figures in three formats {drawn - paged:.1f} s")
 
 

@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 from equiscale import Scenario, load_dataset
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.data.schema import StirArrays, write_arrays
-from equiscale.runs.key import TrainingProtocol
 from equiscale.runs.store import RunStore
 from equiscale.sweeps.grid import DatasetChoice, ModelChoice, Sweep
 from equiscale.sweeps.job import JobSettings

@@ -18,7 +18,7 @@ from statistics import median
 
 import torch
 
-from equiscale.layers.scaled.spectral.native import native_for
+from equiscale.layers.scaled.native import load_library
 
 ROUNDS = 11
 
@@ -80,7 +80,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "processor": _processor(),
         "threads": str(torch.get_num_threads()),
-        "compiled": str(native_for(torch.empty(0)) is not None),
+        "compiled": str(load_library() is not None),
     }
 
 

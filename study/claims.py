@@ -8,12 +8,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from equiscale import Scenario, SConv2d, create_model, list_models
 from equiscale.analysis.comparison import published_curves
-from equiscale.analysis.runs import SIZES, RunSelection, read_selection
-from equiscale.analysis.summaries import channel_correlations, count_strong
-from equiscale.core.spec import Scenario
-from equiscale.layers import SConv2d
-from equiscale.models.base import create_model, list_models
+from equiscale.analysis.selection import (
+    SIZES,
+    ScaleSelection,
+    channel_correlations,
+    count_strong,
+    read_selection,
+)
 from equiscale.report.figures import MAIN_MODELS
 from equiscale.report.plots import EQUIVARIANCE_MODELS
 from equiscale.report.style import order_datasets
@@ -43,7 +46,7 @@ PIXEL_MODELS = ("pixel_pool", "pixel_pool_same")
 def winners(evidence: Evidence) -> str:
     """The best of the paper's nine in every cell in which all nine were run."""
     rows = []
-    for dataset in evidence.data.datasets:
+    for dataset in evidence.datasets:
         for scenario in Scenario:
             means = {m: evidence.mean(dataset, scenario, m) for m in MAIN_MODELS}
             if all(mean is not None for mean in means.values()):
@@ -68,7 +71,7 @@ by their ratio than the largest of small2large."""
 def directions(evidence: Evidence) -> str:
     """Accuracy of mid2rest below and above the trained sizes."""
     rows: list[list[str]] = []
-    for dataset in evidence.data.datasets:
+    for dataset in evidence.datasets:
         for model in list_models():
             curve = evidence.curve(dataset, Scenario.MID_TO_REST, model)
             if curve is not None:
@@ -103,7 +106,7 @@ def _count_smaller(rows: list[list[str]], column: int) -> str:
 def ends(evidence: Evidence) -> str:
     """Accuracy of the paper's models where they go from one end of the sizes to the other."""
     rows = []
-    for dataset in evidence.data.datasets:
+    for dataset in evidence.datasets:
         for model in list_models("paper"):
             upwards = evidence.curve(dataset, Scenario.SMALL_TO_LARGE, model)
             downwards = evidence.curve(dataset, Scenario.LARGE_TO_SMALL, model)
@@ -180,7 +183,9 @@ def equivariance(evidence: Evidence) -> str:
 def _errors_per_run(evidence: Evidence) -> pl.DataFrame:
     """Return one row per run and stage, the mean over the channels that a model may have."""
     known = [model for model in list_models() if model not in INCOMPARABLE]
-    errors = evidence.data.errors.filter(pl.col("model").is_in(known), pl.col("error") > 0)
+    errors = evidence.paper.errors.filter(
+        pl.col("model").is_in(known), pl.col("error") > 0, options=""
+    )
     run = ("dataset", "scenario", "stage", "model", "seed", "test_accuracy")
     return (
         errors.with_columns(
@@ -213,7 +218,7 @@ def slice_selection(evidence: Evidence) -> str:
     return markdown_table([*headings, "largest, example", "largest, all objects"], rows)
 
 
-def _selections(evidence: Evidence, model: str, dataset: str) -> list[RunSelection]:
+def _selections(evidence: Evidence, model: str, dataset: str) -> list[ScaleSelection]:
     """Return the scale selections of all runs on mid2rest, by their seeds."""
     records = evidence.records(model, dataset, Scenario.MID_TO_REST)
     found = (read_selection(record) for record in records)
@@ -251,7 +256,7 @@ def _fitting(model: str, layer: str, maps: NDArray[np.uint8]) -> NDArray[np.bool
         return np.ones(maps.shape, bool)
     rows, columns = (np.minimum(np.arange(n), np.arange(n)[::-1]) for n in maps.shape[2:])
     from_border = np.minimum(rows[:, None], columns)
-    fits: NDArray[np.bool_] = maps <= convolution.kernel_size + 2 * from_border
+    fits: NDArray[np.bool_] = maps <= convolution.kernel_size[0] + 2 * from_border
     return fits
 
 

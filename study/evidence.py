@@ -1,104 +1,90 @@
-"""What our runs and benchmarks say, and how it is written down."""
+"""Our runs, how the tables look cells up, and how they write numbers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from equiscale import Scenario
 from equiscale.analysis.comparison import published_accuracy
-from equiscale.analysis.runs import Runs
+from equiscale.analysis.runs import study_of
 from equiscale.analysis.statistics import pearson
-from equiscale.analysis.summaries import reported_runs, summarize_accuracy
-from equiscale.core.spec import Scenario
-from equiscale.models.base import list_models
-from equiscale.report.figure_data import FigureData
+from equiscale.analysis.study import Study
+from equiscale.core.protocol import PROTOCOL_VERSION
 from equiscale.report.figures import MAIN_MODELS
-from equiscale.runs.key import PROTOCOL_VERSION, protocol_changes
+from equiscale.report.style import order_datasets
 from equiscale.runs.record import RunRecord
-from equiscale.runs.store import RunStore
 
 ROOT = Path(__file__).parents[1]
 TRANSFER = (Scenario.SMALL_TO_LARGE, Scenario.MID_TO_REST, Scenario.LARGE_TO_SMALL)
 NONE = "–"
-FEWEST = 4  # points that a correlation is worth computing from
+FEWEST = 4  # points for a correlation
+
+Cell = dict[str, Any]
 
 
 class Evidence:
-    """Our runs, and what follows from them.
+    """Our runs.
 
     Args:
-        runs: What `study/runs` holds.
+        records: The records in `study/runs`.
+
+    Attributes:
+        study: All runs.
+        paper: Those that follow the paper's protocol.
+        datasets: The datasets of the latter.
     """
 
-    def __init__(self, runs: Runs) -> None:
-        self.runs = runs
-        self.data = FigureData(runs, PROTOCOL_VERSION)
+    def __init__(self, records: Sequence[RunRecord]) -> None:
+        self.study = study_of(records)
+        self.paper: Study = self.study.where(protocol=PROTOCOL_VERSION)
+        self.datasets = order_datasets(self.paper.cells["dataset"])
+        self._records = records
 
     @cached_property
-    def shown_runs(self) -> Runs:
-        """The runs for figures, which ablations and controls would crowd."""
-        shown = [*list_models("paper"), *list_models("beyond")]
-        table = self.runs.table.filter(pl.col("model").is_in(shown))
-        return replace(self.runs, table=table)
+    def _cells(self) -> dict[tuple[str, str, str, str], Cell]:
+        names = ("dataset", "scenario", "model", "options")
+        return {tuple(row[n] for n in names): row for row in self.paper.cells.to_dicts()}
 
     @cached_property
-    def cells(self) -> dict[tuple[str, str, str], dict[str, Any]]:
-        """Cells of the paper's protocol by dataset, scenario and model."""
-        names = ("dataset", "scenario", "model")
-        rows = self.data.cells.iter_rows(named=True)
-        return {tuple(row[name] for name in names): row for row in rows}
+    def _curves(self) -> dict[tuple[Any, ...], pl.DataFrame]:
+        usual = self.paper.sizes.filter(options="")
+        return usual.partition_by("dataset", "scenario", "model", as_dict=True)
 
-    @cached_property
-    def changed_cells(self) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
-        """Cells of emoji that depart from the paper's protocol, by model and changes, scenario."""
-        cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-        for row in summarize_accuracy(reported_runs(self.runs.table)).iter_rows(named=True):
-            changes = protocol_changes(row["protocol"])
-            if changes and row["dataset"] == "emoji":
-                cells.setdefault((row["model"], changes), {})[row["scenario"]] = row
-        return cells
+    def cell(self, dataset: str, scenario: Scenario, model: str, options: str = "") -> Cell | None:
+        """Return a cell of the paper's protocol, if it was run."""
+        return self._cells.get((dataset, scenario.value, model, options))
+
+    def mean(self, dataset: str, scenario: Scenario, model: str) -> float | None:
+        """Return the mean accuracy of a cell, if it was run."""
+        cell = self.cell(dataset, scenario, model)
+        return None if cell is None else cell["mean"]
+
+    def curve(self, dataset: str, scenario: Scenario, model: str) -> dict[int, float] | None:
+        """Return the mean accuracy by object size, if the cell was run."""
+        found = self._curves.get((dataset, scenario.value, model))
+        return None if found is None else dict(found.select("object_size", "mean").iter_rows())
 
     def records(self, model: str, dataset: str, scenario: Scenario) -> list[RunRecord]:
         """Return the records of a cell, with model and protocol as they are, by their seeds."""
-        wanted = model, dataset, scenario
         found = (
             record
             for record in self._records
-            if (record.key.model, record.key.dataset, record.key.scenario) == wanted
-            and not record.key.model_options
-            and not record.key.protocol.changes
+            for key in [record.key]
+            if (key.model, key.dataset, key.scenario) == (model, dataset, scenario)
+            and not (key.model_options or key.protocol.changes)
         )
         return sorted(found, key=lambda record: record.key.seed)
-
-    @cached_property
-    def _records(self) -> list[RunRecord]:
-        return list(RunStore(ROOT / "study" / "runs").load_all())
 
     @cached_property
     def costs(self) -> dict[str, dict[str, Any]]:
         """Measured cost of each model, from `perf/models.py`."""
         return {row["model"]: row for row in measured("models")}
-
-    def mean(self, dataset: str, scenario: Scenario, model: str) -> float | None:
-        """Return the mean accuracy of a cell, if it was run."""
-        cell = self.cells.get((dataset, scenario.value, model))
-        return None if cell is None else cell["mean"]
-
-    def sizes(self, dataset: str, scenario: Scenario, model: str) -> pl.DataFrame:
-        """Return the accuracy at each object size."""
-        wanted = {"dataset": dataset, "scenario": scenario.value, "model": model}
-        return self.data.sizes.filter(pl.col(name) == value for name, value in wanted.items())
-
-    def curve(self, dataset: str, scenario: Scenario, model: str) -> dict[int, float] | None:
-        """Return the mean accuracy by object size, if the cell was run."""
-        sizes = self.sizes(dataset, scenario, model)
-        return dict(sizes.select("object_size", "mean").iter_rows()) if len(sizes) else None
 
 
 def measured(benchmark: str) -> list[dict[str, Any]]:
@@ -136,7 +122,7 @@ def correlation(frame: pl.DataFrame, cause: str, groups: int = 1) -> str:
     Args:
         frame: One row per point.
         cause: The column.
-        groups: How many means were taken off the values: each but the first costs a point.
+        groups: How many group means were subtracted; each but the first costs a point.
     """
     if len(frame) - (groups - 1) < FEWEST:
         return "too few"

@@ -8,7 +8,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from equiscale.core.spec import Scenario
+from equiscale import Scenario
+from equiscale.analysis.summaries import ModelKey
 from equiscale.report.style import scenario_label, style_models
 from study.evidence import TRANSFER, Evidence
 
@@ -18,7 +19,7 @@ STYLE: dict[Any, Any] = {"svg.hashsalt": "equiscale", "svg.fonttype": "path", "f
 
 def draw_headline(evidence: Evidence, path: Path) -> None:
     """Draw accuracy over object size on emoji, one panel per scenario in which all were run."""
-    complete = [s for s in TRANSFER if all(len(evidence.sizes("emoji", s, m)) for m in MODELS)]
+    complete = [s for s in TRANSFER if all(evidence.curve("emoji", s, m) for m in MODELS)]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(2 + 2.5 * len(complete), 3), layout="constrained")
         axes = figure.subplots(1, len(complete), sharey=True, squeeze=False)[0]
@@ -35,8 +36,9 @@ def draw_headline(evidence: Evidence, path: Path) -> None:
 def _draw_panel(axis: mpl.axes.Axes, evidence: Evidence, scenario: Scenario) -> None:
     trained = scenario.train_sizes()
     axis.axvspan(min(trained), max(trained), color="#dddddd", linewidth=0)
-    for name, style in style_models(MODELS).items():
-        sizes = evidence.sizes("emoji", scenario, name)
-        axis.plot(sizes["object_size"], 100 * sizes["mean"], color=style.light, label=style.label)
+    for key, style in style_models(map(ModelKey, MODELS)).items():
+        curve = evidence.curve("emoji", scenario, key.model) or {}
+        means = [100 * mean for mean in curve.values()]
+        axis.plot(list(curve), means, color=style.light, label=style.label)
     axis.set(title=scenario_label(scenario), xlim=(17, 64), ylim=(0, 102), xticks=(17, 32, 48, 64))
     axis.grid(alpha=0.3)

@@ -1,37 +1,33 @@
-"""Bring our runs to where people look: table, page, documentation, weights.
+"""Write everything that follows from our runs: tables, page, documentation, weights.
 
     python -m study.publish
 
-Reads `study/runs` and `perf/figures`, and writes `study/runs.csv`,
-`study/report.html`, the marked tables of the pages, the figures in `docs/images/results/`, and
-the runs and weights that come with the package. A test compares what is committed with what this
-writes.
+Reads `study/runs` and `perf/figures`. Writes `study/runs.csv`, `study/report.html`, the marked
+tables of the pages, the figures in `docs/images/results/`, and the runs and weights that come with
+the package.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from equiscale.analysis.our_runs import OUR_RUNS
-from equiscale.analysis.runs import read_runs
-from equiscale.core.files import atomic_write
-from equiscale.core.spec import Scenario
-from equiscale.report.figures import MAIN_MODELS, write_figures
+import polars as pl
+
+from equiscale import Scenario, list_models
+from equiscale.analysis.study import Study
+from equiscale.report.figures import MAIN_MODELS, TABLES, write_figures
 from equiscale.report.page import write_page
-from equiscale.runs.key import PROTOCOL_VERSION
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import RunStore
-from equiscale.runs.table import record_row, write_table
-from study.evidence import Evidence
+from equiscale.runs.table import write_tables
+from study.evidence import ROOT, Evidence
 from study.pictures import draw_headline
 from study.tables import BLOCKS
 
-ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "study" / "runs"
 PAGES = {
     "README.md": ("results",),
@@ -64,7 +60,7 @@ PAGES = {
 }
 """Tables of each page, in their order."""
 
-PICTURES = ROOT / "docs" / "images" / "results"
+PICTURES = "docs/images/results"
 FIGURES = (
     "suppl1-accuracy",
     "suppl2-accuracy-per-size",
@@ -72,9 +68,20 @@ FIGURES = (
     "fig7-slice-selection",
     "suppl4-pixel-selection",
 )
-OUR_TABLE = ROOT / "src" / "equiscale" / "reference" / OUR_RUNS
-WEIGHTS = ROOT / "src" / "equiscale" / "models" / "weights"
+WEIGHTS = "src/equiscale/models/weights"
 SHIPPED = (*MAIN_MODELS, "scale_channels")
+
+
+def load_records() -> list[RunRecord]:
+    """Return our records, in an order that does not depend on when they were finished."""
+    problems: list[str] = []
+    records = list(RunStore(RUNS).load_all(problems=problems))
+    if problems or RunStore(RUNS).quarantined():
+        raise SystemExit(
+            f"damaged records, nothing was published; bring them back into {RUNS / 'done'} and "
+            f"empty {RUNS / 'quarantine'}: {'; '.join(problems)}"
+        )
+    return sorted(records, key=lambda record: (record.key.protocol.label, str(record.key)))
 
 
 def fill(text: str, names: Sequence[str], evidence: Evidence) -> str:
@@ -90,29 +97,21 @@ def fill(text: str, names: Sequence[str], evidence: Evidence) -> str:
     return text
 
 
-def choose_weights(store: RunStore) -> Iterator[tuple[str, RunRecord]]:
-    """Yield name and record of the weights to ship: of each model the run that validated best."""
+def choose_weights(records: Sequence[RunRecord]) -> dict[str, RunRecord]:
+    """Return the records of the weights to ship: of each model the run that validated best."""
     best: dict[str, RunRecord] = {}
-    for record in store.load_all():
+    for record in sorted(records, key=lambda record: (-record.valid_accuracy, record.key.seed)):
         key = record.key
         wanted = (key.dataset, key.scenario) == ("emoji", Scenario.MID_TO_REST)
-        usual = key.protocol.changes == {} and not key.model_options
-        if wanted and usual and key.model in SHIPPED and record.weights is not None:
-            known = best.get(key.model)
-            if known is None or _merit(record) > _merit(known):
-                best[key.model] = record
-    for model in SHIPPED:
-        if model in best:
-            yield f"{model}/emoji/mid2rest", best[model]
+        usual = not key.protocol.changes and not key.model_options
+        if wanted and usual and record.weights is not None:
+            best.setdefault(key.model, record)
+    return {f"{model}/emoji/mid2rest": best[model] for model in SHIPPED if model in best}
 
 
-def _merit(record: RunRecord) -> tuple[float, int]:
-    return record.valid_accuracy, -record.key.seed
-
-
-def weights_cards(store: RunStore) -> dict[str, dict[str, Any]]:
-    """Return the cards of the weights to ship."""
-    return {
+def write_cards(weights: dict[str, RunRecord], path: Path) -> None:
+    """Write what is known about the weights."""
+    cards = {
         name: {
             "run_id": record.key.run_id,
             "seed": record.key.seed,
@@ -125,73 +124,81 @@ def weights_cards(store: RunStore) -> dict[str, dict[str, Any]]:
             "test_accuracy": record.test_accuracy,
             "accuracy_per_size": record.predictions.accuracy_per_size(),
         }
-        for name, record in choose_weights(store)
+        for name, record in weights.items()
     }
+    path.write_text(json.dumps(cards, indent=1) + "\n", encoding="utf-8")
 
 
-def write_weights(store: RunStore) -> None:
-    """Write weights and cards into the package."""
-    for old in WEIGHTS.glob("*.safetensors"):
-        old.unlink()
-    for name, record in choose_weights(store):
-        assert record.weights is not None
-        _write(WEIGHTS / f"{name.replace('/', '-')}.safetensors", record.weights)
-    _write(WEIGHTS / "cards.json", (json.dumps(weights_cards(store), indent=1) + "\n").encode())
-
-
-def collected_rows(store: RunStore) -> list[dict[str, Any]]:
-    """Return one row per run, in an order that does not depend on when they were finished."""
-    rows = [record_row(record) for record in store.load_all()]
-    return sorted(rows, key=lambda row: [row[name] for name in _ORDER])
-
-
-_ORDER = ("protocol", "dataset", "scenario", "model", "model_options", "seed", "learning_rate")
-
-
-def write_our_runs(rows: list[dict[str, Any]], path: Path) -> None:
-    """Write what comes with the package: usual runs, and of them what no machine changes."""
-    usual = (r for r in rows if r["protocol"] == PROTOCOL_VERSION and r["model_options"] == "{}")
-    write_table(({name: v for name, v in row.items() if _KEPT.match(name)} for row in usual), path)
-
-
-_KEPT = re.compile(
-    r"(run_id|model|model_options|dataset|dataset_hash|scenario|seed|learning_rate|protocol"
-    r"|test_accuracy|valid_accuracy|accuracy_\d+|equivariance\..*|cost\.parameters)$"
+_KEPT = (
+    *("run_id", "model", "dataset", "dataset_hash", "scenario", "seed", "learning_rate"),
+    *("protocol", "test_accuracy", "valid_accuracy"),
 )
 
 
-def write_pictures(evidence: Evidence, directory: Path) -> None:
-    """Write the figures of the pages, and the values that they show."""
-    draw_headline(evidence, directory / "accuracy-per-size.svg")
-    runs = evidence.shown_runs
-    for name, outcome in write_figures(runs, directory, FIGURES, ("svg",)).items():
-        print(f"{name}: {outcome}")
+def write_our_runs(evidence: Evidence, directory: Path) -> None:
+    """Write what comes with the package: models as they are, nothing that a machine changes."""
+    runs = evidence.paper.runs.filter(options="")
+    timed = (pl.col("measurement") == "cost") & (pl.col("quantity") != "parameters")
+    values = evidence.study.measurements.filter(
+        pl.col("run_id").is_in(runs["run_id"].to_list()),
+        ~timed,
+        pl.col("measurement") != "scale_selection",
+    )
+    runs.select(_KEPT).write_csv(directory / "our_runs.csv")
+    values.drop("text").write_csv(directory / "our_runs.measurements.csv")
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(content)
+def write_generated(records: Sequence[RunRecord], root: Path) -> None:
+    """Write every generated table below a directory that is laid out like the repository."""
+    evidence = Evidence(records)
+    files = ["study/runs.csv", "src/equiscale/reference/x", f"{WEIGHTS}/x", f"{PICTURES}/x"]
+    for name in [*PAGES, *files]:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+    write_tables(records, root / "study" / "runs.csv")
+    write_our_runs(evidence, root / "src" / "equiscale" / "reference")
+    write_cards(choose_weights(records), root / WEIGHTS / "cards.json")
+    for name in TABLES.keys() & set(FIGURES):
+        TABLES[name](shown(evidence)).write_csv(root / PICTURES / f"{name}.csv")
+    for page, names in PAGES.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        (root / page).write_text(fill(text, names, evidence), encoding="utf-8")
+
+
+def find_stale() -> list[str]:
+    """Return the generated tables in the repository that differ from what the records say."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        write_generated(load_records(), root)
+        files = [path for path in sorted(root.rglob("*")) if path.is_file()]
+        kept = {path: ROOT / path.relative_to(root) for path in files}
+        return [
+            str(old.relative_to(ROOT))
+            for new, old in kept.items()
+            if not old.exists() or old.read_bytes() != new.read_bytes()
+        ]
+
+
+def shown(evidence: Evidence) -> Study:
+    """Return the runs for figures, without ablations and controls."""
+    models = [*list_models("paper"), *list_models("beyond")]
+    return evidence.paper.where(pl.col("model").is_in(models), options="")
 
 
 def main() -> None:
     """Write everything that follows from the runs."""
-    store, evidence = RunStore(RUNS), Evidence(read_runs(RUNS))
-    if evidence.runs.problems or store.quarantined():
-        raise SystemExit(
-            f"damaged records, nothing was published; bring them back into {RUNS / 'done'} and "
-            f"empty {RUNS / 'quarantine'}: {evidence.runs.problems or store.quarantined()}"
-        )
-    rows = collected_rows(store)
-    write_table(rows, ROOT / "study" / "runs.csv")
-    write_our_runs(rows, OUR_TABLE)
-    write_page(replace(evidence.runs, others={}), ROOT / "study" / "report.html")
-    write_weights(store)
-    for page, names in PAGES.items():
-        text = (ROOT / page).read_text(encoding="utf-8")
-        _write(ROOT / page, fill(text, names, evidence).encode())
-    write_pictures(evidence, PICTURES)
-    print(f"{len(evidence.runs.table)} runs published")
+    records = load_records()
+    write_generated(records, ROOT)
+    evidence = Evidence(records)
+    write_page(evidence.study, ROOT / "study" / "report.html")
+    for old in (ROOT / WEIGHTS).glob("*.safetensors"):
+        old.unlink()
+    for name, record in choose_weights(records).items():
+        assert record.weights is not None
+        (ROOT / WEIGHTS / f"{name.replace('/', '-')}.safetensors").write_bytes(record.weights)
+    draw_headline(evidence, ROOT / PICTURES / "accuracy-per-size.svg")
+    outcome = write_figures(shown(evidence), ROOT / PICTURES, FIGURES, ("svg",))
+    print("\n".join(f"{name}: {text}" for name, text in outcome.items()))
+    print(f"{len(records)} runs published")
 
 
 if __name__ == "__main__":

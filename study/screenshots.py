@@ -12,9 +12,10 @@ from pathlib import Path
 
 from tests.browser import WIDTHS, emulate, open_page, start_browser
 
-from equiscale.analysis.runs import read_runs
+from equiscale.analysis.runs import read_study
 from equiscale.report.page import write_page
-from study.publish import ROOT, RUNS
+from study.evidence import ROOT
+from study.publish import RUNS
 
 HEIGHT = 1500
 THEMES = {"desktop": "light", "tablet": "dark", "phone": "light"}
@@ -24,7 +25,7 @@ def main() -> None:
     """Write one picture per width."""
     with tempfile.TemporaryDirectory() as directory:
         page = Path(directory) / "report.html"
-        write_page(read_runs(RUNS), page)
+        write_page(read_study(RUNS), page)
         browser = start_browser()
         try:
             for screen, width in WIDTHS.items():

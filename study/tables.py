@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from equiscale.analysis.comparison import compare_published, published_accuracy
-from equiscale.analysis.summaries import find_variants, reported_runs, summarize_accuracy
-from equiscale.core.spec import Scenario
+from equiscale import Scenario, list_models
+from equiscale.analysis.comparison import published_accuracy
+from equiscale.core.protocol import protocol_changes
 from equiscale.data.catalog import CARDS
-from equiscale.models.base import list_models, model_card
+from equiscale.models import model_card
 from equiscale.report.style import order_datasets
-from equiscale.runs.key import protocol_changes
 from study import claims
 from study.evidence import (
     FEWEST,
@@ -38,11 +37,14 @@ def models(evidence: Evidence) -> str:
     """Accuracy on the unseen sizes of emoji, and cost, of every model that was run."""
     rows = []
     for name in list_models():
-        cells = [evidence.cells.get(("emoji", scenario.value, name)) for scenario in TRANSFER]
+        cells = [evidence.cell("emoji", scenario, name) for scenario in TRANSFER]
         if any(cells):
             rows.append((name, "", cells))
-    for (name, changes), found in evidence.changed_cells.items():
-        rows.append((name, changes, [found.get(scenario.value) for scenario in TRANSFER]))
+    emoji = evidence.study.cells.filter(dataset="emoji", options="")
+    for (protocol, name), part in emoji.group_by("protocol", "model", maintain_order=True):
+        if changes := protocol_changes(str(protocol)):
+            found = {row["scenario"]: row for row in part.to_dicts()}
+            rows.append((str(name), changes, [found.get(s.value) for s in TRANSFER]))
     rows.sort(key=lambda row: (row[2].count(None), -_mean_of_cells(row[2])))
     headings = ["model", "parameters", *(s.value for s in TRANSFER), "training step", "inference"]
     means = (_best_published("emoji", scenario) for scenario in TRANSFER)
@@ -73,7 +75,7 @@ def _best_published(dataset: str, scenario: Scenario) -> str:
 
 def published(evidence: Evidence) -> str:
     """Every cell that is published and that we ran, of the paper's protocol."""
-    compared = compare_published(evidence.data.cells).filter("same_rate")
+    compared = evidence.paper.published.filter("same_rate")
     rows = []
     for row in compared.iter_rows(named=True):
         deviation = row["difference"] / row["published_std"]
@@ -95,10 +97,8 @@ def published(evidence: Evidence) -> str:
 def others(evidence: Evidence) -> str:
     """Every cell without a published counterpart: our models, datasets and controls."""
     known = set(published_accuracy().select("dataset", "scenario", "model", "lr").iter_rows())
-    cells = summarize_accuracy(reported_runs(evidence.runs.table))
-    variants = find_variants(cells["model"])
     rows = []
-    for row in cells.filter(~pl.col("model").is_in(variants)).iter_rows(named=True):
+    for row in evidence.study.cells.filter(variant=False).iter_rows(named=True):
         cell = (row["dataset"], row["scenario"], row["model"])
         changes = protocol_changes(row["protocol"])
         if (*cell, row["learning_rate"]) not in known or changes:
@@ -111,10 +111,10 @@ def others(evidence: Evidence) -> str:
 def transfer(evidence: Evidence) -> str:
     """Every cell of scale_channels, beside standard and the best published one."""
     rows = []
-    for dataset in evidence.data.datasets:
-        everywhere = evidence.cells.get((dataset, Scenario.ALL_TO_ALL.value, "scale_channels"))
+    for dataset in evidence.datasets:
+        everywhere = evidence.cell(dataset, Scenario.ALL_TO_ALL, "scale_channels")
         for scenario in TRANSFER:
-            cell = evidence.cells.get((dataset, scenario.value, "scale_channels"))
+            cell = evidence.cell(dataset, scenario, "scale_channels")
             if cell is not None:
                 each = ", ".join(percent(value) for value in cell["accuracies"])
                 nine = published_nine(dataset, scenario)
@@ -134,7 +134,7 @@ NEAR = 0.02
 def channel_sizes(evidence: Evidence) -> str:
     """Accuracy of scale_channels at some object sizes, and where it is far from its best."""
     rows = []
-    for dataset in evidence.data.datasets:
+    for dataset in evidence.datasets:
         for scenario in TRANSFER:
             mean = evidence.curve(dataset, scenario, "scale_channels")
             if mean is not None:
@@ -181,13 +181,14 @@ def _range(values: Sequence[float]) -> str:
 
 def ablations(evidence: Evidence) -> str:
     """Runs of scale_channels in which one thing was changed, beside those as it is."""
-    own = [cell for cell in evidence.cells if cell[2].startswith("scale_channels")]
-    columns = _columns({cell[:2] for cell in own if cell[2] != "scale_channels"})
+    own = evidence.paper.cells.filter(model="scale_channels")
+    changed = own.filter(pl.col("options") != "")
+    columns = _columns(set(changed.select("dataset", "scenario").iter_rows()))
     rows = []
-    for name in sorted({cell[2] for cell in own}):
-        cells = [evidence.cells.get((*column, name)) for column in columns]
-        changed = _options(name.removeprefix("scale_channels").strip())
-        rows.append([changed, *(NONE if cell is None else _with_seeds(cell) for cell in cells)])
+    for options in own["options"].unique().sort():
+        cells = [evidence.cell(*column, "scale_channels", options) for column in columns]
+        shown = (NONE if cell is None else _with_seeds(cell) for cell in cells)
+        rows.append([_options(options), *shown])
     return markdown_table(["changed", *_headings(columns)], rows)
 
 
@@ -208,10 +209,10 @@ def stopping(evidence: Evidence) -> str:
 
     All its runs on emoji count, but those that pad or pool in another way.
     """
-    runs = evidence.runs.table.filter(
-        pl.col("model").str.starts_with("scale_channels"),
-        ~pl.col("model").str.contains("padding|pool"),
-        pl.col("dataset") == "emoji",
+    runs = evidence.study.runs.filter(
+        ~pl.col("options").str.contains('"padding"|"pool"'),
+        model="scale_channels",
+        dataset="emoji",
     )
     rows = []
     for scenario in TRANSFER:
@@ -226,7 +227,7 @@ def stopping(evidence: Evidence) -> str:
 
 def _options(text: str) -> str:
     """Return the options of a variant as a person would write them."""
-    given = json.loads(text) if text else {}
+    given = json.loads(text or "{}")
     return ", ".join(f"`{name}={_rounded(value)}`" for name, value in given.items()) or "nothing"
 
 
@@ -389,8 +390,8 @@ def whole_paper(evidence: Evidence) -> str:
 
 def _standard_on_emoji(evidence: Evidence) -> pl.DataFrame:
     """Return the runs of `standard` whose epochs have the same images, as many and as they are."""
-    return evidence.data.reported.filter(
-        pl.col("model") == "standard", pl.col("dataset") == "emoji", pl.col("scenario") != "all2all"
+    return evidence.paper.reported.filter(
+        pl.col("scenario") != "all2all", model="standard", options="", dataset="emoji"
     )
 
 
@@ -400,10 +401,10 @@ def _listed(value: object) -> str:
 
 def epochs(evidence: Evidence) -> str:
     """Time of an epoch over that of standard, ours beside the paper's Table 2."""
-    costs = evidence.data.costs.filter(pl.col("epoch_ratio").is_not_null())
+    costs = evidence.paper.costs.filter(options="").drop_nulls("epoch_ratio")
     timed = {(row["dataset"], row["model"]): row for row in costs.iter_rows(named=True)}
     rows = []
-    for dataset in order_datasets(costs["dataset"].to_list()):
+    for dataset in order_datasets(costs["dataset"]):
         for row in (timed[dataset, m] for m in list_models() if (dataset, m) in timed):
             names = ("train_ratio", "epoch_ratio", "published_ratio")
             rows.append([dataset, f"`{row['model']}`", *(ratio(row[name]) for name in names)])

@@ -25,6 +25,7 @@ HOW_TO_INSTALL = {
     "chromedriver": "apt-get install chromium-driver",
     "chromium": "apt-get install chromium",
     "g++": "apt-get install g++",
+    "lightning": "pip install lightning",
     "mlflow": "pip install -e '.[track]'",
     "munged": "apt-get install munge",
     "npm": "apt-get install npm",
@@ -32,6 +33,7 @@ HOW_TO_INSTALL = {
     "sbatch": "apt-get install slurm-wlm",
     "submitit": "pip install -e '.[slurm]'",
     "tensorboard": "pip install -e '.[track]'",
+    "torchmetrics": "pip install -e '.[metrics]'",
     "/usr/share/datasets/fashion-mnist": "apt-get install dataset-fashion-mnist",
 }
 """What some tests need beyond `make test`, and how to get it."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equiscale.analysis.comparison import published_sizes
-from equiscale.analysis.runs import SIZES
+from equiscale.analysis.comparison import published_curves
+from equiscale.analysis.selection import SIZES
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
-from equiscale.metrics.equivariance import SIZE_PAIRS
-from equiscale.models.base import list_models
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.models import list_models
+from equiscale.runs.key import RunKey
 from equiscale.runs.record import History, Measurement, Predictions, RunRecord
 from equiscale.runs.store import RunStore
+from equiscale.sweeps.measurements import size_pairs
 
 OBJECTS = {"emoji": (36, 1), "mnist": (10, 50), "trafficsign": (16, 25), "aerial": (9, 25)}
 EPOCH_SECONDS = {"standard": 1.0, "pixel_pool": 9.0, "slice_pool": 8.0, "energy_pool": 6.0}
@@ -25,7 +25,7 @@ POOLING = {"pixel_pool": "pixel", "slice_pool": "slice", "energy_pool": "energy"
 
 
 @dataclass(frozen=True)
-class Study:
+class SyntheticRuns:
     """Which records to make; every one is the same each time."""
 
     datasets: Sequence[str] = ("emoji",)
@@ -116,21 +116,12 @@ def write_records(records: Iterable[RunRecord], root: Path) -> RunStore:
     return store
 
 
-@cache
-def _means() -> dict[tuple[str, str, str], NDArray[np.float64]]:
-    groups = published_sizes().group_by("dataset", "scenario", "model")
-    return {
-        (str(keys[0]), str(keys[1]), str(keys[2])): group.sort("object_size")["mean"].to_numpy()
-        for keys, group in groups
-    }
-
-
 def _predictions(key: RunKey, generator: np.random.Generator) -> Predictions:
     classes, instances = OBJECTS.get(key.dataset, (4, 2))
     objects = classes * instances
-    known = _means().get((key.dataset, key.scenario.value, key.model))
+    known = published_curves().get((key.dataset, key.scenario.value, key.model))
     means = np.full(len(SIZES), 0.5) if known is None else known
-    chance = np.clip(means + generator.normal(0, 0.02), 0, 1)
+    chance = np.clip(np.asarray(means) + generator.normal(0, 0.02), 0, 1)
     labels = np.tile(np.repeat(np.arange(classes), instances), len(SIZES))
     hit = generator.random(len(labels)) < np.repeat(chance, objects)
     predicted = np.where(hit, labels, (labels + 1) % classes)
@@ -145,13 +136,14 @@ def _equivariance(key: RunKey, generator: np.random.Generator) -> Measurement:
     base = {"pixel_pool": 0.25, "slice_pool": 0.2, "energy_pool": 0.6, "kanazawa": 0.4}
     objects = int(np.prod(OBJECTS.get(key.dataset, (4, 2))))
     values: dict[str, object] = {"objects": objects, "undefined": 6}
+    values |= {"stages": ["stage1", "stage2"], "pairs": [list(pair) for pair in size_pairs()]}
     arrays = {}
     for stage, factor in (("stage1", 0.7), ("stage2", 1.0)):
-        spread = generator.uniform(0.8, 1.2, (len(SIZE_PAIRS), objects))
+        spread = generator.uniform(0.8, 1.2, (len(size_pairs()), objects))
         errors = (base.get(key.model, 0.9) * factor * spread).astype(np.float32)
         errors[0, 0] = np.nan
         arrays[stage] = errors
-        for (first, second), row in zip(SIZE_PAIRS, errors, strict=True):
+        for (first, second), row in zip(size_pairs(), errors, strict=True):
             values[f"{stage}_{first}_{second}"] = round(float(np.nanmean(row)), 5)
             values[f"{stage}_{first}_{second}_undefined"] = int(np.isnan(row).sum())
     return Measurement(values=values, arrays=arrays)

@@ -21,7 +21,7 @@ from equiscale.sweeps.launch import InProcessLauncher, LocalLauncher
 
 TINY = Path(__file__).parent / "sweeps"
 SHORT: dict[str, Any] = {"scenarios": "mid2rest", "seeds": 1, "max_epochs": 1, "progress": False}
-OURS = our_runs().filter(dataset="emoji", scenario="mid2rest")["model"].n_unique()
+OURS = our_runs().runs.filter(dataset="emoji", scenario="mid2rest")["model"].n_unique()
 LAST = len(list_models("paper")) + OURS + 1
 """The place of an untrained model: behind the published ones and ours."""
 
@@ -65,7 +65,7 @@ def test_a_local_class_gets_the_whole_treatment(tmp_path: Path) -> None:
     assert own["equivariance_error"] > 0
     assert own["parameters"] == 1 * 2 * 81 + 2 + 2 * 36 + 36
     assert result.write_page(tmp_path / "report.html").stat().st_size > 50_000
-    labels = {model["key"]: model["label"] for model in page_data(result.runs)["models"]}
+    labels = {model["key"]: model["label"] for model in page_data(result.study)["models"]}
     assert labels[result.model] == result.model
 
 
@@ -100,12 +100,14 @@ def test_the_same_call_finds_its_runs_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert str(equiscale.benchmark(Local, **SHORT)) == str(first)
 
 
+@pytest.mark.slow
 def test_an_importable_class_is_trained_by_workers() -> None:
     from tiny_models import TinyNet  # type: ignore[import-not-found]
 
     launcher = LocalLauncher(workers=1, threads=1)
     result = equiscale.benchmark(TinyNet, options={"pause": 0.0}, launcher=launcher, **SHORT)
-    assert result.model == 'tiny_models:TinyNet {"pause":0.0}'
+    assert (result.model, result.options) == ("tiny_models:TinyNet", '{"pause":0.0}')
+    assert str(result).startswith('tiny_models:TinyNet {"pause":0.0} on emoji: place')
     assert result.place == LAST
     assert RunStore("runs").run_ids(RunState.DONE)
 
@@ -167,6 +169,7 @@ def test_bad_calls_are_named(changes: dict[str, Any], error: type[Exception], me
         equiscale.benchmark(**call)
 
 
+@pytest.mark.slow
 def test_bench_prints_the_table_and_writes_the_page(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -46,7 +46,7 @@ _HOME = {
 }
 
 # What there is more of in a room: `equiscale.layers.scale_factors`.
-_ROOMS = ("analysis", "data", "layers", "metrics", "models")
+_ROOMS = ("analysis", "data", "layers", "metrics", "models", "testing")
 
 __all__ = [
     "Benchmark",

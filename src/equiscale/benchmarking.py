@@ -13,16 +13,18 @@ from tqdm import tqdm
 
 from equiscale.analysis.comparison import CITATION
 from equiscale.analysis.our_runs import join_our_runs
-from equiscale.analysis.runs import Runs, read_runs
+from equiscale.analysis.runs import read_study
 from equiscale.analysis.standings import MEASURED, OURS, PUBLISHED, rank_standings
+from equiscale.analysis.study import Study
+from equiscale.analysis.summaries import ModelKey
 from equiscale.core.errors import EquiscaleError, OptionError
 from equiscale.core.files import canonical_json
+from equiscale.core.protocol import PROTOCOL_VERSION, TrainingProtocol
 from equiscale.core.registry import unknown_name_message
 from equiscale.core.spec import Scenario
 from equiscale.models.foreign import is_known_here_only, name_factory
 from equiscale.report.page import write_page
 from equiscale.report.style import scenario_label, short_label
-from equiscale.runs.key import PROTOCOL_VERSION, TrainingProtocol
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.environment import choose_device, count_gpus
 from equiscale.sweeps.grid import Sweep
@@ -45,32 +47,34 @@ class BenchmarkError(EquiscaleError):
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """What came out, beside the published figures, our runs and the runs directory's others.
+    """Results of a model beside the published ones, our runs and others in the runs directory.
 
-    `print(result)` shows it, a notebook draws it as a table, `result.write_page("report.html")`
-    makes the page.
+    `print(result)` shows a table, a notebook draws it, and `result.write_page("report.html")`
+    writes the page.
 
     Attributes:
-        model: The name of the model in tables, with its options if it has any.
-        sweep: What was asked for.
-        runs: All finished runs of the runs directory.
+        model: The name of the model in tables.
+        options: Its options that differ from the defaults, as canonical JSON; empty without any.
+        sweep: The runs that were requested.
+        study: All finished runs of the runs directory.
         failures: Why runs failed, by run.
         doubts: Which models have changed since their runs were made.
     """
 
     model: str
+    options: str
     sweep: Sweep
-    runs: Runs = field(repr=False)
+    study: Study = field(repr=False)
     failures: Mapping[str, str] = field(default_factory=dict)
     doubts: Sequence[str] = ()
 
     @property
     def table(self) -> pl.DataFrame:
         """One row per model, best first; see `equiscale.analysis.standings.rank_standings`."""
-        table, choice = self.runs.table, self.sweep.datasets[0]
-        hashes = dict(table.select("dataset_hash", "dataset").rows())
+        choice = self.sweep.datasets[0]
+        hashes = dict(self.study.runs.select("dataset_hash", "dataset").rows())
         dataset = hashes.get(choice.content_hash, choice.name)
-        return rank_standings(table, self.sweep.protocol.label, dataset, self.sweep.scenarios)
+        return rank_standings(self.study, self.sweep.protocol.label, dataset, self.sweep.scenarios)
 
     @property
     def place(self) -> int | None:
@@ -86,7 +90,7 @@ class Benchmark:
 
     def write_page(self, path: str | Path) -> Path:
         """Write the page: this model, the runs directory's others, and our runs."""
-        write_page(join_our_runs(self.runs), Path(path))
+        write_page(join_our_runs(self.study), Path(path))
         return Path(path)
 
     def __str__(self) -> str:
@@ -111,13 +115,14 @@ class Benchmark:
     def _title(self) -> str:
         rows = [row for row in self._rows() if row["place"] is not None]
         place = f"place {self.place} of {len(rows)}" if self.place else "no place yet"
-        return f"{self.model} on {self.sweep.datasets[0].name}: {place}"
+        return f"{ModelKey(self.model, self.options)} on {self.sweep.datasets[0].name}: {place}"
 
     def _rows(self) -> list[dict[str, Any]]:
         return self.table.to_dicts()
 
     def _is_own(self, row: Mapping[str, Any]) -> bool:
-        return row["source"] == MEASURED and row["model"] == self.model
+        own = MEASURED, self.model, self.options
+        return (row["source"], row["model"], row["options"]) == own
 
     def _headings(self) -> list[str]:
         scenarios = [scenario_label(scenario) for scenario in self.sweep.scenarios]
@@ -129,7 +134,7 @@ class Benchmark:
         ratio = row["epoch_ratio"]
         return [
             f"{mark}{row['place'] or '–'}",
-            short_label(row["model"]),
+            short_label(ModelKey(row["model"], row["options"])),
             row["source"],
             str(row["runs"]),
             *(_percent(row[scenario.value]) for scenario in self.sweep.scenarios),
@@ -200,7 +205,7 @@ def benchmark(
         select_learning_rate: Try two rates on five seeds and keep the better, as the paper does.
         progress: Whether to show a bar.
         training: Differences from the paper's protocol, fields of
-            `equiscale.runs.key.TrainingProtocol`: `max_epochs=5`, `batch_size=64`, …
+            `equiscale.core.protocol.TrainingProtocol`: `max_epochs=5`, `batch_size=64`, …
 
     Raises:
         OptionError: An argument is not possible; the model cannot take the images.
@@ -249,9 +254,9 @@ def read_benchmark(sweep: Sweep, status: SweepStatus, store: RunStore) -> Benchm
         reason = next(iter(failed.values()), "there is none")
         raise BenchmarkError(f"none of the {len(status.plan.keys)} runs was finished: {reason}")
     choice = sweep.models[0]
-    options = f" {canonical_json(dict(choice.options))}" if choice.options else ""
-    name = f"{choice.name}{options}"
-    return Benchmark(name, sweep, read_runs(store.root), failed, status.doubts)
+    options = canonical_json(dict(choice.options)) if choice.options else ""
+    study = read_study(store.root)
+    return Benchmark(choice.name, options, sweep, study, failed, status.doubts)
 
 
 def _check_training(training: Mapping[str, Any]) -> None:

@@ -1,34 +1,37 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
-from tests.synthetic_runs import Study, write_records
+from tests.synthetic_runs import SyntheticRuns, write_records
 
 from equiscale.analysis.comparison import published_accuracy
 from equiscale.analysis.our_runs import our_runs
-from equiscale.analysis.runs import read_runs
+from equiscale.analysis.runs import read_study
 from equiscale.analysis.standings import MEASURED, OURS, PUBLISHED, rank_standings
+from equiscale.analysis.study import Study
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
-from equiscale.runs.key import TrainingProtocol
 
 SCENARIOS = (Scenario.MID_TO_REST, Scenario.ALL_TO_ALL)
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     root = tmp_path_factory.mktemp("standings")
     models = ("standard", "pixel_pool", "my_module:MyNet")
-    write_records(Study(scenarios=SCENARIOS, models=models, seeds=(1, 2)).records(), root)
+    write_records(SyntheticRuns(scenarios=SCENARIOS, models=models, seeds=(1, 2)).records(), root)
     short = TrainingProtocol(max_epochs=1)
-    write_records(Study(models=("standard",), seeds=(1,), protocol=short).records(), root)
-    one = Study(scenarios=SCENARIOS[:1], models=("disco",), seeds=(1,))
+    write_records(SyntheticRuns(models=("standard",), seeds=(1,), protocol=short).records(), root)
+    one = SyntheticRuns(scenarios=SCENARIOS[:1], models=("disco",), seeds=(1,))
     write_records(one.records(), root)
-    return read_runs(root).table
+    return read_study(root)
 
 
 @pytest.fixture(scope="module")
-def standings(table: pl.DataFrame) -> pl.DataFrame:
-    return rank_standings(table, "paper-1", "emoji", SCENARIOS)
+def standings(study: Study) -> pl.DataFrame:
+    return rank_standings(study, "paper-1", "emoji", SCENARIOS)
 
 
 def row(standings: pl.DataFrame, model: str, source: str) -> dict[str, object]:
@@ -67,20 +70,21 @@ def test_costs_are_beside_standard(standings: pl.DataFrame) -> None:
     assert row(standings, "pixel_pool", MEASURED)["equivariance_error"] is not None
 
 
-def test_other_protocols_are_not_mixed_in(table: pl.DataFrame) -> None:
-    short = rank_standings(table, "paper-1 max_epochs=1", "emoji", SCENARIOS)
+def test_other_protocols_are_not_mixed_in(study: Study) -> None:
+    short = rank_standings(study, "paper-1 max_epochs=1", "emoji", SCENARIOS)
     assert set(short.filter(pl.col("source") == MEASURED)["model"]) == {"standard"}
 
 
-def test_a_dataset_of_ones_own_has_no_published_rows(table: pl.DataFrame) -> None:
-    own = table.with_columns(dataset=pl.lit("mine"), dataset_name=pl.lit("mine"))
-    found = rank_standings(own, "paper-1", "mine", SCENARIOS)
+def test_a_dataset_of_ones_own_has_no_published_rows(study: Study) -> None:
+    own = study.runs.with_columns(dataset=pl.lit("mine"), dataset_name=pl.lit("mine"))
+    found = rank_standings(replace(study, runs=own), "paper-1", "mine", SCENARIOS)
     assert set(found["source"]) == {MEASURED}
 
 
-def test_our_runs_on_the_same_images_stand_beside_them(table: pl.DataFrame) -> None:
-    ours = our_runs().filter(dataset="emoji", scenario="mid2rest", model="standard")
-    same = table.with_columns(dataset_hash=pl.lit(ours["dataset_hash"][0]))
+def test_our_runs_on_the_same_images_stand_beside_them(study: Study) -> None:
+    ours = our_runs().runs.filter(dataset="emoji", scenario="mid2rest", model="standard")
+    runs = study.runs.with_columns(dataset_hash=pl.lit(ours["dataset_hash"][0]))
+    same = replace(study, runs=runs)
     for protocol in ("paper-1", "paper-1 max_epochs=1"):
         found = rank_standings(same, protocol, "emoji", SCENARIOS[:1])
         assert set(found["source"]) == {MEASURED, OURS, PUBLISHED}

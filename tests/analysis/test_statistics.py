@@ -12,7 +12,6 @@ from equiscale.analysis.statistics import (
     bootstrap_interval,
     bootstrap_means,
     compare_paired,
-    correlate_columns,
     pearson,
     rank_models,
 )
@@ -38,7 +37,6 @@ def test_columns_have_the_intervals_they_have_alone() -> None:
 
 def test_one_seed_has_no_interval() -> None:
     assert bootstrap_interval([0.5]).low is None
-    assert 0.5 not in bootstrap_interval([0.5])
 
 
 def test_a_paired_comparison_uses_shared_seeds_only() -> None:
@@ -112,6 +110,4 @@ def test_means_that_were_taken_off_widen_the_interval() -> None:
 
 def test_a_constant_has_no_correlation() -> None:
     assert pearson([1, 2, 3], [5, 5, 5]).r is None
-    r = correlate_columns(np.arange(4.0), np.array([[1, 4, 0], [1, 3, 1], [1, 2, 0], [1, 1, 1.0]]))
-    assert np.isnan(r[0])
-    assert r[1] == pytest.approx(-1)
+    assert pearson(range(4), [4, 3, 2, 1]).r == -1

@@ -15,8 +15,9 @@ import pytest
 from rich.console import Console
 
 from equiscale.cli.progress import LogDisplay, describe_end, tabulate_runs
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.key import RunKey
 from equiscale.runs.lease import PROGRESS_FILE
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.grid import DatasetChoice, ModelChoice, Sweep

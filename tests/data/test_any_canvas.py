@@ -6,20 +6,18 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 
 import equiscale.data.schema as schema
-from equiscale.analysis.runs import read_runs
-from equiscale.analysis.summaries import reported_runs, summarize_equivariance, summarize_sizes
+from equiscale.analysis.runs import read_study
 from equiscale.core.errors import DatasetFormatError, OptionError
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.data.dataset import StirDataset, load_dataset, to_float
 from equiscale.data.schema import METADATA_KEYS, StirArrays, read_arrays, write_arrays
-from equiscale.report.figure_data import FigureData
 from equiscale.report.plots import plot_sizes
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.job import JobSettings, run_job
 
@@ -110,13 +108,13 @@ def test_run_record_and_figure(arrays: StirArrays, tmp_path: Path) -> None:
         expected = np.isin(record.predictions.object_sizes, key.scenario.test_sizes(SIZES))
         hits = record.predictions.predicted == record.predictions.labels
         assert record.test_accuracy == hits[expected].mean()
-    runs = read_runs(store.root)
-    reported = reported_runs(runs.table)
-    curves = summarize_sizes(reported).partition_by("scenario")
+    study = read_study(store.root)
+    assert study.object_sizes == {"shapes": SIZES[::-1]}
+    curves = study.sizes.partition_by("scenario")
     assert [curve["object_size"].to_list() for curve in curves] == [list(SIZES[::-1])] * 2
-    errors = summarize_equivariance(reported).filter(pl.col("scenario") == "large2small")
+    errors = study.errors.filter(scenario="large2small")
     assert errors["stage"].to_list()  # of the pair inside 12, 18, 24
-    assert runs.selections[0].sizes == SIZES[::-1]
-    figure = plot_sizes(FigureData(runs, runs.table["protocol"][0]), None)
+    assert study.selections[0].sizes == SIZES[::-1]
+    figure = plot_sizes(study)
     titles = [axis.get_title() for axis in figure.axes]
     assert titles[:2] == ["large → small", "train at 24-30"]

@@ -56,23 +56,16 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("width", [15, 16])
-@pytest.mark.parametrize("sparse", [True, False])
-def test_equals_conv3d(way: str, width: int, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_conv3d(way: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a dense and a sparse gradient, for an input that is not contiguous too."""
     monkeypatch.setattr(fourier_conv3d, "IMAGES", 2)
     x, weight, bias = inputs = tensors(width=width)
-    for shift in (bias, None):
-        ours, theirs = frugal_conv3d(x, weight, shift), F.conv3d(x, weight, shift)
+    turned = x.transpose(2, 3).contiguous().transpose(2, 3)
+    for reduce in (torch.Tensor.sin, peaks):
+        ours, theirs = frugal_conv3d(turned, weight, bias), F.conv3d(x, weight, bias)
         torch.testing.assert_close(ours, theirs)
-        if sparse:
-            ours, theirs = peaks(ours), peaks(theirs)
-        assert_gradients_equal(ours, theirs, inputs if shift is bias else inputs[:2])
-
-
-def test_single_precision_is_kept(way: str) -> None:
-    inputs = tensors(torch.float32)
-    ours, theirs = frugal_conv3d(*inputs), F.conv3d(*inputs)
-    assert (ours - theirs).abs().max() < 2e-6 * theirs.abs().max()
-    assert_gradients_equal(peaks(ours), peaks(theirs), inputs, atol=1e-3)
+        assert_gradients_equal(reduce(ours), reduce(theirs), inputs)
+    torch.testing.assert_close(frugal_conv3d(x, weight), F.conv3d(x, weight))
 
 
 def test_peaks_equal_maxima(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +80,8 @@ def test_peaks_equal_maxima(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("function", [frugal_conv3d, conv3d_peaks])
 def test_second_derivatives(way: str, function: Any) -> None:
     inputs = small_tensors()
-    assert torch.autograd.gradcheck(function, inputs)
-    assert torch.autograd.gradgradcheck(function, inputs)
+    assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(function, inputs, fast_mode=True)
 
 
 def test_maps_in_front_of_a_maximum_have_a_sparse_backward_pass(
@@ -106,7 +99,7 @@ def test_large_kernels_are_transformed_and_small_ones_are_not() -> None:
         x = torch.empty(1, device=device).expand(16, 16, 29, 58, 58)
         return fourier_conv3d.transforms_pay(x, torch.empty(32, 16, *[kernel_size] * 3))
 
-    assert [pays(size) for size in (1, 3, 7, 11)] == [False, False, True, True]
+    assert [pays(size) for size in (1, 11)] == [False, True]
     assert not pays(7, "meta")
 
 
@@ -133,42 +126,18 @@ def test_empty_batch(way: str) -> None:
         assert not gradient.any()
 
 
-def test_input_that_is_not_contiguous(way: str) -> None:
-    x, weight, bias = tensors()
-    turned = x.transpose(2, 3).contiguous().transpose(2, 3)
-    for function in (frugal_conv3d, conv3d_peaks):
-        assert_gradients_equal(
-            peaks_or_self(function(turned, weight, bias)),
-            peaks(F.conv3d(x, weight, bias)),
-            (x, weight, bias),
-        )
-
-
-def peaks_or_self(output: Tensor) -> Tensor:
-    return peaks(output) if output.ndim == 5 else output
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_computes_in_float32(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fourier_conv3d, "_PRICE", 0)
-    inputs = [tensor.detach().to(dtype) for tensor in tensors(torch.float32)]
-    x, weight, bias = (tensor.float() for tensor in inputs)
-    reference = F.conv3d(x, weight, bias).to(dtype)
-    torch.testing.assert_close(frugal_conv3d(*inputs), reference, rtol=8e-3, atol=1e-3)
-    torch.testing.assert_close(conv3d_peaks(*inputs), peaks(reference), rtol=8e-3, atol=1e-3)
-
-
-def test_autocast_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autocast_and_half_precision_compute_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fourier_conv3d, "_PRICE", 0)
     inputs = tensors(torch.float32)
+    coarse = [tensor.detach().bfloat16() for tensor in inputs]
     for function in (frugal_conv3d, conv3d_peaks):
         expected = function(*inputs)
         with torch.autocast("cpu", torch.bfloat16):
             found = function(*inputs)
         assert torch.equal(found, expected)
         assert_gradients_equal(found, expected, inputs)
+        expected = function(*(tensor.float() for tensor in coarse)).bfloat16()
+        assert torch.equal(function(*coarse), expected)
 
 
 def test_nan_reaches_the_peaks(way: str) -> None:
@@ -207,7 +176,6 @@ def test_exported_as_a_plain_convolution(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_module_has_the_parameters_of_conv3d() -> None:
-    torch.manual_seed(0)
     plain = nn.Conv3d(4, 6, 3)
     torch.manual_seed(0)
     frugal = FrugalConv3d(4, 6, 3)

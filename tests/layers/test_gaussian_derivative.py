@@ -11,18 +11,13 @@ from scipy.special import ive
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
-from equiscale.layers.baselines.disco import correlated_images
 from equiscale.layers.baselines.gaussian_derivative import (
     GaussianDerivativeConv2d,
+    SharedBatchNorm,
     discrete_gaussian,
     smoothing_matrix,
 )
-from equiscale.layers.channel_pool import (
-    SharedBatchNorm,
-    draw_channels,
-    pool_channels,
-    spread_channels,
-)
+from study.disco_basis import correlated_images
 
 
 def whole_kernel(sigma: float) -> Tensor:
@@ -30,7 +25,7 @@ def whole_kernel(sigma: float) -> Tensor:
     return torch.cat([half[1:].flip(0), half])
 
 
-@pytest.mark.parametrize("sigma", [0.3, 1.0, 2.5, 16.0])
+@pytest.mark.parametrize("sigma", [0.3, 2.5, 16.0])
 def test_weights_are_scaled_bessel_functions(sigma: float) -> None:
     weights = discrete_gaussian(sigma)
     expected = torch.from_numpy(ive(range(len(weights)), sigma**2))
@@ -42,23 +37,15 @@ def test_weights_are_scaled_bessel_functions(sigma: float) -> None:
 
 
 def test_smoothing_twice_is_smoothing_once_by_the_sum_of_variances() -> None:
-    """To 1e-8; a sampled Gaussian of σ 0.5 is off by 0.06."""
     first, second = whole_kernel(0.5), whole_kernel(0.7)
     both = F.conv1d(first[None, None], second[None, None], padding=len(second) - 1)[0, 0]
     expected = whole_kernel(math.sqrt(0.5**2 + 0.7**2))
     extra = (len(both) - len(expected)) // 2
     assert float((both[extra:-extra] - expected).abs().max()) < 1e-8
 
-    def sampled(sigma: float) -> Tensor:
-        kernel = torch.exp(-((torch.arange(-9.0, 10)) ** 2) / (2 * sigma**2))
-        return kernel / kernel.sum()
-
-    pair = F.conv1d(sampled(0.5)[None, None], sampled(0.5)[None, None], padding=9)[0, 0]
-    assert float((pair - sampled(math.sqrt(0.5))).abs().max()) > 0.02
-
 
 @pytest.mark.parametrize(("border", "mode"), [("zeros", "constant"), ("replicate", "replicate")])
-@pytest.mark.parametrize("size", [1, 2, 9, 40])
+@pytest.mark.parametrize("size", [1, 9, 40])
 def test_matrix_is_a_padded_convolution(border: str, mode: str, size: int) -> None:
     kernel = whole_kernel(1.3)
     reach = len(kernel) // 2 + 1
@@ -101,7 +88,6 @@ def covariance_error(narrow: Tensor, wide: Tensor) -> float:
 @pytest.mark.parametrize(("sigma", "bound"), [(0.5, 0.012), (1.0, 0.004), (2.0, 0.0006)])
 def test_halving_the_image_moves_the_response_to_half_the_sigma(sigma: float, bound: float) -> None:
     """Of smooth images; the more pixels σ has, the better. A 7×7 convolution is off by 0.22."""
-    torch.manual_seed(0)
     layer = GaussianDerivativeConv2d(1, 8, (sigma, 2 * sigma))
     noise = correlated_images(4, 128, 0.9, torch.Generator().manual_seed(0))
     blur = smoothing_matrix(discrete_gaussian(2.0).float(), 128, "replicate")
@@ -115,7 +101,6 @@ def test_halving_the_image_moves_the_response_to_half_the_sigma(sigma: float, bo
 
 
 def test_stride_is_every_other_pixel() -> None:
-    torch.manual_seed(0)
     all_pixels = GaussianDerivativeConv2d(2, 3, (1.0, 2.0))
     some = GaussianDerivativeConv2d(2, 3, (1.0, 2.0), (1, 2))
     some.load_state_dict(all_pixels.state_dict())
@@ -149,12 +134,11 @@ def test_autocast_takes_no_differences_of_rounded_numbers() -> None:
     assert torch.equal(found, layer(x, 0))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_shared_statistics_are_taken_in_any_precision(dtype: torch.dtype) -> None:
-    norm = SharedBatchNorm(3).to(dtype)
-    maps = [torch.randn(4, 3, 5, 5, dtype=dtype)]
-    (found,) = norm(maps)
-    assert found.dtype == norm.running_mean.dtype == dtype
+def test_shared_statistics_are_taken_in_any_precision() -> None:
+    norm = SharedBatchNorm(3).bfloat16()
+    generator = torch.Generator().manual_seed(0)
+    (found,) = norm([torch.randn(4, 3, 5, 5, generator=generator).bfloat16()])
+    assert found.dtype == norm.running_mean.dtype == torch.bfloat16
     assert float(found.detach().float().std()) == pytest.approx(1, abs=0.05)
 
 
@@ -176,37 +160,3 @@ def test_a_sample_counts_the_same_however_many_pixels_it_has() -> None:
     norm([small, large])
     assert float(norm.running_mean) == pytest.approx(0.5)
     assert float(norm.running_var) == pytest.approx(0.25)
-
-
-def test_channels_are_drawn_with_their_probability_and_one_remains() -> None:
-    torch.manual_seed(0)
-    kept = draw_channels(20_000, 4, 0.75)
-    assert kept.any(dim=1).all()
-    lonely = 0.75**4  # all dropped, one kept after all
-    assert float(kept.float().mean()) == pytest.approx(0.25 + lonely / 4, abs=0.01)
-    assert kept.float().mean(dim=0).std() < 0.01
-    assert draw_channels(5, 3, 0.0).all()
-
-
-def test_channels_come_from_the_global_generator() -> None:
-    torch.manual_seed(1)
-    first = draw_channels(8, 5, 0.5)
-    torch.manual_seed(1)
-    assert torch.equal(draw_channels(8, 5, 0.5), first)
-
-
-@pytest.mark.parametrize("mode", ["mean", "max", "logsumexp"])
-def test_pooling_sees_kept_channels_only(mode: str) -> None:
-    logits, kept = torch.randn(6, 4, 3, dtype=torch.float64), draw_channels(6, 4, 0.5)
-    pooled = pool_channels(logits, mode, kept)  # type: ignore[arg-type]
-    for row, own, seen in zip(pooled, logits, kept, strict=True):
-        alone = pool_channels(own[seen][None], mode)[0]  # type: ignore[arg-type]
-        torch.testing.assert_close(row, alone)
-    one = logits[:, :1]
-    torch.testing.assert_close(pool_channels(one, mode), one[:, 0])  # type: ignore[arg-type]
-
-
-def test_spreading_puts_each_answer_in_its_place() -> None:
-    kept = torch.tensor([[True, False], [True, True]])
-    whole = spread_channels([torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0]])], kept)
-    assert whole[..., 0].tolist() == [[1.0, 0.0], [2.0, 3.0]]

@@ -14,7 +14,7 @@ from equiscale.layers.scaled.kernel_scaling import (
 
 
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
-@pytest.mark.parametrize("new_size", [3, 5, 7, 8, 9, 31, 57])
+@pytest.mark.parametrize("new_size", [3, 7, 8, 57])
 def test_rescaling_is_that_of_torch(interpolation: Interpolation, new_size: int) -> None:
     weight = torch.randn(2, 3, 7, 7, dtype=torch.float64)
     smooth = interpolation in ("bicubic", "bilinear")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -63,7 +61,6 @@ def assert_same_with_gradients(ours: Tensor, reference: Tensor, inputs: list[Ten
 
 @pytest.mark.parametrize("sizes", [(3, 5, 7, 9, 11), (1, 5), (7,)])
 def test_xu_equals_the_padded_formulation(sizes: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
     layer = XuConv2d(2, 3, 7, sizes).double()
     x = torch.randn(2, 2, len(sizes), 13, 16, dtype=torch.float64, requires_grad=True)
     assert_same_with_gradients(layer(x), xu_reference(x, layer.weight, sizes), [x, layer.weight])
@@ -74,18 +71,9 @@ def test_xu_equals_the_padded_formulation(sizes: tuple[int, ...]) -> None:
 
 
 def test_xu_starts_all_columns_from_one_image() -> None:
-    torch.manual_seed(0)
     layer = XuConv2d(2, 3, 7)
     x = torch.randn(2, 2, 13, 16)
     torch.testing.assert_close(layer(x), layer(x[:, :, None].expand(-1, -1, 5, -1, -1)))
-
-
-@pytest.mark.parametrize("size", [3, 5, 9, 11])
-def test_xu_keeps_the_l1_norm_of_every_filter(size: int) -> None:
-    weight = torch.randn(4, 3, 7, 7, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(
-        xu_kernel(weight, size).abs().sum((2, 3)), weight.abs().sum((2, 3)), rtol=1e-5, atol=0
-    )
 
 
 def test_xu_larger_columns_are_larger() -> None:
@@ -103,25 +91,17 @@ def test_xu_zero_filter_stays_zero() -> None:
     assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("exponents", [[-2, -1, 0, 1, 2, 3, 4], [-2, -1, 0, 1, 2, 3], [3], [-4]])
-@pytest.mark.parametrize("size", [(19, 22), (32, 32)])
+@pytest.mark.parametrize(
+    ("exponents", "size"),
+    [([-2, -1, 0, 1, 2, 3, 4], (19, 22)), ([-2, 3], (32, 32)), ([-4], (19, 22))],
+)
 def test_kanazawa_equals_the_straightforward_formulation(
     exponents: list[int], size: tuple[int, int]
 ) -> None:
-    torch.manual_seed(1)
     layer = KanazawaConv2d(2, 3, 5, exponents).double()
     x = torch.randn(2, 2, *size, dtype=torch.float64, requires_grad=True)
     reference = kanazawa_reference(x, layer.weight, layer.bias, exponents)
     assert_same_with_gradients(layer(x), reference, [x, layer.weight, layer.bias])
-
-
-@pytest.mark.parametrize("exponent", [-2, -1, 1, 4])
-def test_kanazawa_computes_only_the_responses_that_survive(exponent: int) -> None:
-    """Shrunken inputs are convolved at their own size, not on the canvas."""
-    layer = KanazawaConv2d(1, 1, 7, [exponent])
-    before, behind = layer._axis_matrices(58, 1.26**exponent, layer.weight)
-    assert before.shape[0] - 6 == behind.shape[1]
-    assert behind.shape[1] <= (math.ceil(52 * 1.26**exponent) + 1 if exponent < 0 else 52)
 
 
 @pytest.mark.parametrize("new_size", [1, 3, 7, 20])
@@ -132,7 +112,6 @@ def test_corner_aligned_matrix_is_torchs(new_size: int) -> None:
 
 
 def test_kanazawa_indices_name_the_exponent() -> None:
-    torch.manual_seed(1)
     layer = KanazawaConv2d(1, 2, 3)
     x = torch.randn(1, 1, 24, 24)
     alone = [KanazawaConv2d(1, 2, 3, [exponent]) for exponent in layer.exponents]

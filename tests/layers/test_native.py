@@ -1,23 +1,27 @@
-"""The compiled twin of the spectral method against the definition and against PyTorch."""
+"""The compiled library against the definition, against PyTorch operations, and on its own."""
 
 from __future__ import annotations
 
-import threading
-import time
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
 
-from equiscale.core.compiled import SWITCH
 from equiscale.layers import scaled_conv2d
+from equiscale.layers.scaled import native
+from equiscale.layers.scaled.native import SWITCH, Library, load_library
+from equiscale.layers.scaled.native.build import LIBRARY, CompilerError, build
 from equiscale.layers.scaled.pooling import POOL_MODES
-from equiscale.layers.scaled.spectral.native import native_for
 
 POOLS: tuple[Any, ...] = (None, *POOL_MODES)
-pytestmark = pytest.mark.needs("cc")
+installed = pytest.mark.skipif(
+    not Path(native.__file__).with_name(LIBRARY).exists(),
+    reason="installed without a C compiler: apt-get install gcc, then pip install -e .",
+)
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -25,109 +29,161 @@ def draw(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, dtype=dtype, generator=generator)
 
 
-def both(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> tuple[Any, Any]:
-    """Return what PyTorch computes, and what compiled code does."""
-    results = []
-    for switch in ("0", "1"):
-        monkeypatch.setenv(SWITCH, switch)
-        results.append(scaled_conv2d(*arguments, **options, method="spectral"))
-    return results[0], results[1]
+def gradients(
+    shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype, **options: Any
+) -> list[Tensor]:
+    """Return the output of a scaled convolution and its gradients."""
+    tensors = [draw(*shape, dtype=dtype).requires_grad_() for shape in shapes]
+    x, weight, bias = tensors
+    output: Tensor = scaled_conv2d(x, weight, bias, **options)
+    return [output, *torch.autograd.grad(output, tensors, draw(*output.shape, dtype=dtype))]
 
 
-def test_it_is_used_for_single_and_double_precision_on_the_cpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert native_for(torch.zeros(1)) is not None
-    assert native_for(torch.zeros(1, dtype=torch.float64)) is not None
-    assert native_for(torch.zeros(1, dtype=torch.float16)) is None
-    assert native_for(torch.zeros(1, device="meta")) is None
-    monkeypatch.setenv(SWITCH, "0")
-    assert native_for(torch.zeros(1)) is None
-
-
+@installed
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("padding", ["valid", "same"])
-@pytest.mark.parametrize(("outputs", "groups"), [(9, 1), (16, 1), (37, 1), (20, 2)])
-def test_it_equals_the_definition(pool: Any, padding: Any, outputs: int, groups: int) -> None:
-    x, weight, bias = draw(3, 4, 13, 12), draw(outputs, 4 // groups, 3, 3), draw(outputs)
-    tensors = [tensor.requires_grad_() for tensor in (x, weight, bias)]
-    options = {"pool": pool, "padding": padding, "groups": groups}
-    expected, actual = (
-        scaled_conv2d(*tensors, **options, method=method) for method in ("direct", "spectral")
-    )
+@pytest.mark.parametrize(
+    ("outputs", "groups", "padding"),
+    [(9, 1, "valid"), (37, 1, "same"), (40, 2, "valid")],
+)
+def test_it_equals_the_definition(pool: Any, outputs: int, groups: int, padding: Any) -> None:
+    shapes = (9, 4, 13, 12), (outputs, 4 // groups, 3, 3), (outputs,)
+    options: Any = {"pool": pool, "padding": padding, "groups": groups}
+    expected = gradients(shapes, torch.float64, method="direct", **options)
+    actual = gradients(shapes, torch.float64, method="spectral", **options)
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
-    grad = draw(*expected.shape)
-    for own, other in zip(
-        torch.autograd.grad(actual, tensors, grad),
-        torch.autograd.grad(expected, tensors, grad),
-        strict=True,
-    ):
-        torch.testing.assert_close(own, other, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("pool", POOL_MODES)
-def test_it_equals_pytorch_in_single_precision(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, weight = (draw(*shape, dtype=torch.float32) for shape in ((5, 3, 20, 23), (24, 3, 7, 7)))
-    expected, actual = both(monkeypatch, x, weight, pool=pool, return_indices=True)
-    torch.testing.assert_close(actual[0], expected[0], rtol=0, atol=1e-4)
-    assert (actual[1] == expected[1]).double().mean() > 0.999
+@installed
+@pytest.mark.parametrize("pool", POOLS)
+def test_it_equals_pytorch_operations(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = (5, 3, 20, 23), (24, 3, 7, 7), (24,)
+    actual = gradients(shapes, torch.float64, pool=pool, method="spectral")
+    monkeypatch.setenv(SWITCH, "0")
+    expected = gradients(shapes, torch.float64, pool=pool, method="spectral")
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("threads", [2, 5])
-@pytest.mark.parametrize("pool", ["pixel", "global"])
-def test_threads_change_nothing(pool: Any, threads: int) -> None:
-    x, weight = (draw(*shape, dtype=torch.float32) for shape in ((4, 8, 40, 40), (32, 8, 7, 7)))
-    before = torch.get_num_threads()
-    results = []
+@installed
+@pytest.mark.parametrize("pool", POOLS)
+def test_threads_change_not_a_bit(pool: Any) -> None:
+    shapes = (20, 3, 18, 18), (40, 3, 5, 5), (40,)
+    before, found = torch.get_num_threads(), []
     try:
-        for count in (1, threads):
-            torch.set_num_threads(count)
-            results.append(scaled_conv2d(x, weight, pool=pool, method="spectral"))
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(gradients(shapes, torch.float32, pool=pool, method="spectral")[:3])
     finally:
         torch.set_num_threads(before)
-    torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-5)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
-def test_an_error_in_one_thread_waits_for_the_others() -> None:
-    native, ended = native_for(torch.zeros(1)), threading.Event()
-    assert native is not None
-    native._threads = 2
-
-    def work(first: int, last: int) -> None:
-        if first == 0:
-            raise MemoryError
-        time.sleep(0.2)
-        ended.set()
-
-    with pytest.raises(MemoryError):
-        native._share(2, 1 << 30, work)
-    assert ended.is_set()
-
-
-def test_work_is_done_here_if_there_are_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    native = native_for(torch.zeros(1))
-    done: list[int] = []
-    assert native is not None
-    native._threads = 4
-    monkeypatch.setattr("threading.Thread.start", Mock(side_effect=RuntimeError("no thread")))
-    native._share(9, 1 << 30, lambda first, last: done.extend(range(first, last)))
-    assert sorted(done) == list(range(9))
-
-
+@installed
 @pytest.mark.parametrize("pool", ["pixel", "slice", "global"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_what_is_not_a_number_goes_where_pytorch_lets_it_go(
+def test_nan_and_infinity_spread_as_in_pytorch_operations(
     pool: Any, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, weight = draw(2, 3, 12, 12), draw(9, 3, 3, 3)
     x[1, 0, 4, 4] = value
-    weight[2, 1, 1, 1] = value
-    expected, actual = both(monkeypatch, x, weight, pool=pool)
-    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10, equal_nan=True)
+    actual = scaled_conv2d(x, weight, pool=pool, method="spectral")
+    monkeypatch.setenv(SWITCH, "0")
+    expected = scaled_conv2d(x, weight, pool=pool, method="spectral")
+    assert torch.equal(actual.isnan().flatten(1).any(1), expected.isnan().flatten(1).any(1))
+    torch.testing.assert_close(actual[0], expected[0], rtol=1e-10, atol=1e-10)
 
 
+@installed
 def test_ties_go_to_the_first_index() -> None:
     x, weight = torch.zeros(2, 3, 15, 15), draw(8, 3, 3, 3, dtype=torch.float32)
     for pool in ("pixel", "slice"):
         _, indices = scaled_conv2d(x, weight, pool=pool, return_indices=True, method="spectral")
         assert not indices.any()
+
+
+@installed
+@pytest.mark.parametrize("instructions", ["baseline", "avx2", "avx512"])
+def test_every_instruction_set_gives_the_same(
+    instructions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = load_library()
+    assert library is not None
+    order = ["baseline", "avx2", "avx512"]
+    if order.index(instructions) > order.index(library.instructions):
+        pytest.skip(f"this processor has no {instructions}")
+    shapes = (5, 3, 16, 16), (24, 3, 5, 5), (24,)
+    expected = gradients(shapes, torch.float64, pool="pixel", method="direct")
+    monkeypatch.setattr(library, "instructions", instructions)
+    actual = gradients(shapes, torch.float64, pool="pixel", method="spectral")
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+
+
+@installed
+def test_operators_keep_their_contract_with_torch() -> None:
+    x, weight, bias = draw(2, 2, 9, 9), draw(8, 2, 3, 3), draw(8)
+    settings: tuple[Any, ...] = ([3, 5, 7], [], False, "bicubic", 1)
+    operators = torch.ops.equiscale
+    for pool in ("none", "pixel", "slice", "global"):
+        arguments = (x, weight, bias, *settings, pool, True)
+        tensors = tuple(
+            a.clone().requires_grad_() if isinstance(a, Tensor) else a for a in arguments
+        )
+        torch.library.opcheck(operators.spectral_forward.default, tensors)
+        values, choice = operators.spectral_forward(*arguments)
+        backward = (draw(*values.shape), x, weight, choice, *settings, pool, True)
+        torch.library.opcheck(operators.spectral_backward.default, backward)
+
+
+def test_a_missing_library_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(native, "LIBRARY", "no such file")
+    native._load.cache_clear()
+    try:
+        assert load_library() is None
+        assert load_library() is None
+    finally:
+        native._load.cache_clear()
+    (record,) = caplog.records
+    assert "not installed" in record.message
+
+
+@pytest.mark.parametrize("content", [b"", b"no library"])
+def test_a_damaged_library_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / LIBRARY).write_bytes(content)
+    with pytest.raises(OSError, match="libscaled_conv"):
+        Library(tmp_path / LIBRARY)
+
+
+def test_without_a_compiler_the_build_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CompilerError, match="no C compiler"):
+        build(tmp_path)
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(CompilerError, match="false"):
+        build(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.needs("cc")
+def test_sanitizers_find_nothing(tmp_path: Path) -> None:
+    """Odd and even sizes, groups, remainders of tiles and threads under ASan and UBSan."""
+    flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g -O1"
+    library = build(tmp_path, flags)
+    runtime = subprocess.run(
+        ["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    script = Path(__file__).with_name("sanitized.py")
+    environment = {
+        "PYTHONPATH": str(Path(native.__file__).parents[4]),
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PATH": "/usr/bin:/bin",
+    }
+    command = [sys.executable, str(script), str(library)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]

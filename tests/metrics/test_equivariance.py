@@ -1,55 +1,16 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from equiscale import Split, StirDataset, load_dataset
-from equiscale.core.errors import OptionError
-from equiscale.metrics.equivariance import (
-    SIZE_PAIRS,
-    equivariance_error,
-    measure_equivariance,
-    relative_error,
-)
+from equiscale.core.errors import ShapeError
+from equiscale.metrics import crop_boxes, equivariance_error
 
 Array = NDArray[np.float64]
-
-
-class Blurs(nn.Module):
-    """Two stages: the image itself, and a valid 7×7 convolution of it; a third without area."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(3)
-        self.weight = nn.Parameter(torch.randn(2, 1, 7, 7, generator=generator))
-
-    def stages(self, x: Tensor) -> dict[str, Tensor]:
-        first = F.conv2d(x, self.weight)
-        return {"image": x, "valid": first, "pooled": F.max_pool2d(x, 2)}
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.stages(x)["valid"].amax((2, 3))
-
-
-class Black(nn.Module):
-    def stages(self, x: Tensor) -> dict[str, Tensor]:
-        bright = (x.mean((1, 2, 3), keepdim=True) > 0.18).float()
-        return {"large only": x * bright}
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean((2, 3))
-
-
-@pytest.fixture(scope="module")
-def dataset(emoji_file: Path) -> StirDataset:
-    return load_dataset(emoji_file)
 
 
 def cubic(t: float, a: float = -0.75) -> float:
@@ -71,49 +32,38 @@ def resize_by_loops(image: Array, side: int) -> Array:
     return result
 
 
-def test_errors_equal_a_computation_by_loops(dataset: StirDataset) -> None:
-    model = Blurs()
-    measured = equivariance_error(model, dataset, batch_size=7)
-    assert list(measured.errors) == ["image", "valid"]
-    assert measured.errors["valid"].shape == (6, 36)
-    for pair_index, item in ((0, 0), (3, 17), (5, 35)):
-        boxes = []
-        for size in SIZE_PAIRS[pair_index]:
-            part = dataset.select(Split.TEST, [size])
-            left, top = part.positions[item].tolist()
-            maps = model.stages(part.images[item][None])["valid"][0].detach().double().numpy()
+def test_error_equals_a_computation_by_loops() -> None:
+    """Objects of several sizes on a canvas of 40, maps six pixels smaller."""
+    generator = torch.Generator().manual_seed(0)
+    maps_a, maps_b = (torch.rand(3, 2, 34, 34, generator=generator) for _ in "ab")
+    boxes_a = torch.tensor([[0, 5, 20], [8, 3, 30], [19, 20, 20]])
+    boxes_b = torch.tensor([[10, 0, 30], [4, 4, 12], [2, 9, 30]])
+    errors = equivariance_error(maps_a, maps_b, boxes_a, boxes_b, canvas=40)
+    for item in range(3):
+        objects = []
+        for maps, boxes in ((maps_a, boxes_a), (maps_b, boxes_b)):
+            left, top, size = boxes[item].tolist()
             side = size - 6
-            boxes.append(maps[:, top : top + side, left : left + side])
-        resized = np.stack([resize_by_loops(one, boxes[1].shape[1]) for one in boxes[0]])
-        expected = ((resized - boxes[1]) ** 2).sum() / (boxes[1] ** 2).sum()
-        assert measured.errors["valid"][pair_index, item] == pytest.approx(expected, rel=1e-4)
+            array = maps[item].double().numpy()
+            objects.append(array[:, top : top + side, left : left + side])
+        resized = np.stack([resize_by_loops(one, objects[1].shape[1]) for one in objects[0]])
+        expected = ((resized - objects[1]) ** 2).sum() / (objects[1] ** 2).sum()
+        assert float(errors[item]) == pytest.approx(expected, rel=1e-9)
 
 
-def test_equal_maps_have_no_error_and_doubled_ones_a_quarter() -> None:
-    maps = torch.rand(2, 3, 5, 5)
-    assert relative_error(maps, maps).tolist() == pytest.approx([0, 0], abs=1e-12)
-    assert relative_error(maps, 2 * maps).tolist() == pytest.approx([0.25, 0.25])
+def test_undefined_errors_are_nan_and_infinity() -> None:
+    zero, one = torch.zeros(1, 1, 4, 4), torch.ones(1, 1, 4, 4)
+    assert equivariance_error(zero, zero).isnan().all()
+    assert equivariance_error(one, zero).isinf().all()
 
 
-def test_a_stage_without_area_is_named_and_not_measured(dataset: StirDataset) -> None:
-    measured = equivariance_error(Blurs(), dataset)
-    assert "32×32" in measured.skipped["pooled"]
-
-
-def test_undefined_errors_are_counted_and_left_out(dataset: StirDataset) -> None:
-    measured = equivariance_error(Black(), dataset)
-    row = measured.errors["large only"]
-    to_small = row[SIZE_PAIRS.index((32, 17))]
-    assert np.isnan(to_small).any() or np.isinf(to_small).any()
-    assert measured.undefined == np.count_nonzero(~np.isfinite(row))
-    record = measure_equivariance(Black(), dataset)
-    assert record is not None
-    assert record.values["undefined"] == measured.undefined
-    assert record.values["large only_17_32_undefined"] == 36
-    assert record.values["large only_17_32"] is None
-
-
-def test_a_model_without_stages_is_refused_by_name(dataset: StirDataset) -> None:
-    with pytest.raises(OptionError, match="Linear has no method stages"):
-        equivariance_error(nn.Linear(2, 2), dataset)
-    assert measure_equivariance(nn.Linear(2, 2), dataset) is None
+def test_wrong_maps_and_boxes_are_named() -> None:
+    maps, boxes = torch.rand(2, 1, 20, 20), torch.tensor([[0, 0, 10], [0, 0, 12]])
+    with pytest.raises(ShapeError, match="one size"):
+        crop_boxes(maps, boxes, canvas=20)
+    with pytest.raises(ShapeError, match="leave nothing to compare of an object of 10 pixels"):
+        crop_boxes(maps[:1], boxes[:1], canvas=40)
+    with pytest.raises(ShapeError, match="given together"):
+        equivariance_error(maps, maps, boxes)
+    with pytest.raises(ShapeError, match="equal N and O"):
+        equivariance_error(maps, maps[:1])

@@ -14,9 +14,9 @@ from torch import nn
 
 from equiscale import load_model, save_model
 from equiscale.core.errors import InputFileError, OptionError
-from equiscale.layers.baselines.disco import DiscoSettings, solve_raw_basis, write_raw_basis
-from equiscale.models import create_model, list_models, model_card, read_checkpoint
+from equiscale.models import VARIANTS, create_model, list_models, model_card, read_checkpoint
 from equiscale.models.checkpoint import FORMAT
+from study.disco_basis import Settings, solve, write_raw_basis
 
 CLASSES = ["cat", "dog", "Ünïcode"]
 
@@ -45,7 +45,7 @@ def saved(tmp_path: Path) -> Path:
     return save_model(small_model(), tmp_path / "model.safetensors", CLASSES)
 
 
-@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("name", [name for name in list_models() if name not in VARIANTS])
 def test_round_trip(name: str, tmp_path: Path) -> None:
     model = small_model(name).eval()
     path = save_model(model, tmp_path / f"{name}.safetensors", CLASSES)
@@ -172,14 +172,14 @@ def test_truncated_and_foreign_files(saved: Path) -> None:
         (("standard", 1, 3, {"kernel_size": [7]}), r"cannot be built \(kernel_size must be"),
         (("standard", 1, 3, {"in_channels": 2}), "cannot be built"),
         (("standard", 1, 3, []), "cannot be built"),
-        ((3, 1, 3, {}), r"cannot be built \(a model's name must be a text"),
+        ((3, 1, 3, {}), r"cannot be built \(a model's name must be a string"),
         (
             '{"class_names":null,"derived":{"a":"b"},"in_channels":1,"name":"standard","num_classes":3,'
             '"options":{}}',
             "no description of its model",
         ),
         (("standard", 10**12, 3, {}), "cannot be built"),
-        ((["standard"], 1, 3, {}), r"cannot be built \(a model's name must be a text"),
+        ((["standard"], 1, 3, {}), r"cannot be built \(a model's name must be a string"),
     ],
 )
 def test_bad_descriptions_are_named(
@@ -222,12 +222,11 @@ def needs_an_object(in_channels: int, num_classes: int, thing: object) -> nn.Mod
 
 def test_another_basis_is_noticed(tmp_path: Path) -> None:
     basis = tmp_path / "basis.safetensors"
-    settings = DiscoSettings(kernel_size=3, support=7)
-    write_raw_basis(basis, solve_raw_basis(settings))
+    settings = Settings(kernel_size=3, support=7)
+    write_raw_basis(basis, solve(settings), settings)
     path = save_model(small_model("disco", basis=str(basis)), tmp_path / "model.safetensors")
     assert load_model(path)
-    changed = solve_raw_basis(DiscoSettings(kernel_size=3, support=7, correlation=0.0))
-    write_raw_basis(basis, changed)
+    write_raw_basis(basis, solve(Settings(kernel_size=3, support=7, correlation=0.0)), settings)
     with pytest.raises(InputFileError, match=r"trained with another conv1\.basis1"):
         load_model(path)
     basis.unlink()

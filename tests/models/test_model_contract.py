@@ -1,4 +1,7 @@
-"""What every registered model must keep; a model added to the registry is tested here by itself."""
+"""The contract of every registered model; a new model is tested here by being registered.
+
+Variants are option sets of these models: they only have to equal their base with those options.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import equiscale
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.models import (
     MODEL_GROUPS,
+    VARIANTS,
     Classifier,
     PoolsOverScale,
     create_model,
     list_models,
     model_card,
 )
-from equiscale.models.scaled_conv_nets import ScalePoolingNet
+from equiscale.models.families.scaled_conv import ScalePoolingNet
 
 PAPER_PARAMETERS = {
     "standard": 27_108,
@@ -34,25 +37,14 @@ PAPER_PARAMETERS = {
     "energy_pool": 27_108,
     "conv3d": 177_636,
 }
-
-NO_CHOICE = (
-    *("standard", "spatial_transform", "ensemble", "hermite", "disco", "conv3d"),
-    *(
-        "scale_channels",
-        "gaussian_derivative",
-        "riesz",
-        "standard_bn",
-        "standard_wide",
-        "ensemble_dropout",
-    ),
-)
-"""Models without a pooling over scale inside."""
-
+POOLS_OVER_SCALE = {"xu", "kanazawa", "pixel_pool", "slice_pool", "energy_pool"}
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """What batch normalisation learns from the images besides its parameters."""
 
+MODELS = [name for name in list_models() if name not in VARIANTS]
 
-def build(name: str, image_size: tuple[int, int] = (16, 17), **arguments: int) -> Classifier:
+
+def build(name: str, image_size: tuple[int, int] = (16, 17), **arguments: Any) -> Classifier:
     """Build a model with fixed weights, not training; `image_size` reaches those that need it."""
     torch.manual_seed(0)
     options: dict[str, Any] = {"in_channels": 1, "num_classes": 5, **arguments}
@@ -70,45 +62,40 @@ def images_for(model: Classifier, batch: int = 2) -> Tensor:
     return torch.rand(batch, model.in_channels, size + 3, size + 4, generator=generator)
 
 
-@pytest.fixture(params=list_models())
+@pytest.fixture(params=MODELS)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_registry_holds_the_papers_models() -> None:
-    assert equiscale.list_models("paper") == list(PAPER_PARAMETERS)
+def test_registry_holds_the_papers_models_first() -> None:
+    assert list_models("paper") == list(PAPER_PARAMETERS) == list_models()[:11]
+    grouped = [name for group in MODEL_GROUPS for name in list_models(group)]
+    assert sorted(grouped) == sorted(list_models())
 
 
-def test_every_model_is_in_one_group() -> None:
-    grouped = [name for group in MODEL_GROUPS for name in equiscale.list_models(group)]
-    assert sorted(grouped) == sorted(equiscale.list_models())
-    assert equiscale.list_models()[:11] == equiscale.list_models("paper")
-    with pytest.raises(OptionError, match="did you mean 'paper'"):
-        equiscale.list_models("papers")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("paper", PAPER_PARAMETERS)  # others: tests/models/test_documentation.py
-def test_parameter_count_is_that_of_the_paper(paper: str) -> None:
-    assert model_card(paper).count_parameters() == PAPER_PARAMETERS[paper]
-
-
-def test_card_says_everything(name: str) -> None:
-    card = model_card(name)
-    assert card.name == name
-    assert all((card.title, card.citation, card.guarantee, card.limits))
-
-
-def test_counting_parameters_leaves_the_generator_alone(name: str) -> None:
-    before = torch.get_rng_state()
-    model_card(name).count_parameters()
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_same_seed_same_weights(name: str) -> None:
-    for (key, first), second in zip(
-        build(name).state_dict().items(), build(name).state_dict().values(), strict=True
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variant_is_its_base_with_options(variant: str) -> None:
+    options = VARIANTS[variant].options
+    given = {} if "pool" in options else options  # `pool` makes a model and is not an option
+    ours, base = build(variant), build(VARIANTS[variant].base, **given)
+    for (key, mine), (other, theirs) in zip(
+        ours.state_dict().items(), base.state_dict().items(), strict=True
     ):
-        assert torch.equal(first, second), key
+        assert key == other
+        assert torch.equal(mine, theirs)
+    x = images_for(ours)
+    assert torch.equal(ours(x), base(x)) == bool(given)
+    card = model_card(variant)
+    assert card.options == {**model_card(VARIANTS[variant].base).options, **given}
+    assert card.citation == model_card(VARIANTS[variant].base).citation
+
+
+def test_card_is_complete_and_counts_parameters(name: str) -> None:
+    card = model_card(name)
+    assert all((card.title, card.citation, card.guarantee, card.limits))
+    before = torch.get_rng_state()
+    assert card.count_parameters() == PAPER_PARAMETERS.get(name, card.count_parameters())
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_logits_have_one_column_per_class(name: str) -> None:
@@ -116,11 +103,7 @@ def test_logits_have_one_column_per_class(name: str) -> None:
     logits = model(images_for(model))
     assert logits.shape == (2, 4)
     assert logits.isfinite().all()
-
-
-def test_empty_batch(name: str) -> None:
-    model = build(name)
-    assert model(images_for(model)[:0]).shape == (0, 5)
+    assert model(images_for(model)[:0]).shape == (0, 4)
 
 
 def test_every_parameter_gets_a_gradient(name: str) -> None:
@@ -133,15 +116,19 @@ def test_every_parameter_gets_a_gradient(name: str) -> None:
         assert parameter.grad.abs().sum() > 0, key
 
 
-def test_state_dict_holds_only_what_is_learned(name: str) -> None:
+def test_state_dict_holds_parameters_in_reading_order(name: str) -> None:
     """Parameters and, with batch normalisation, the running statistics of the images."""
     model = build(name)
     keys = [key for key in model.state_dict() if key.rpartition(".")[2] not in STATISTICS]
     assert keys == [key for key, _ in model.named_parameters()]
+    assert keys[-2:] == ["head.weight", "head.bias"]
+    if name in PAPER_PARAMETERS:
+        stages = [key.split(".")[-2] for key in keys if ".weight" in key]
+        assert stages[-3:] == ["conv1", "conv2", "head"]
 
 
 def test_training_steps_draw_from_the_global_generator_alone(name: str) -> None:
-    """So that a loop that seeds it gets the same step again, dropout and statistics included."""
+    """Same seed, same weights, same step: dropout and batch statistics included."""
     outcomes = []
     for _ in range(2):
         model = build(name).train()
@@ -154,24 +141,15 @@ def test_training_steps_draw_from_the_global_generator_alone(name: str) -> None:
         assert torch.equal(first, second)
 
 
-def test_parameters_come_in_reading_order(name: str) -> None:
-    keys = [key for key, _ in build(name).named_parameters()]
-    assert keys[-2:] == ["head.weight", "head.bias"]
-    if name not in PAPER_PARAMETERS:
-        return
-    stages = [key.split(".")[-2] for key in keys if ".weight" in key]
-    assert stages[-3:] == ["conv1", "conv2", "head"]
-
-
-def test_calls_leave_no_trace(name: str) -> None:
-    """A second call, after others of another size and other methods, gives the same bits."""
-    model = build(name).eval()
-    x = images_for(model)
+def test_calls_leave_no_trace_and_samples_do_not_see_each_other(name: str) -> None:
+    model = build(name)
+    x = images_for(model, batch=3)
     with torch.no_grad():
         first = model(x)
         attributes = set(vars(model))
         model.stages(x[:1])
         assert torch.equal(model(x), first)
+        torch.testing.assert_close(model(x[1:2]), first[1:2])
     assert set(vars(model)) == attributes
 
 
@@ -196,20 +174,40 @@ def test_stages_have_no_dropout(name: str) -> None:
     assert all(torch.equal(first[stage], second[stage]) for stage in first)
 
 
-def test_samples_do_not_see_each_other(name: str) -> None:
-    model = build(name).eval()
-    x = images_for(model, batch=3)
-    with torch.no_grad():
-        torch.testing.assert_close(model(x)[1:2], model(x[1:2]))
+def test_timms_verbs(name: str) -> None:
+    model = build(name)
+    x = images_for(model)
+    features = model.forward_features(x)
+    torch.testing.assert_close(model.forward_head(features), model(x))
+    pooled = model.forward_head(features, pre_logits=True)
+    assert pooled.shape == (2, model.num_features)
+    assert model.get_classifier() is model.head
+    body = {k: v.clone() for k, v in model.state_dict().items() if not k.startswith("head.")}
+    model.reset_classifier(7)
+    assert model(x).shape == (2, 7)
+    assert model.spec.num_classes == model.num_classes == 7
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in body.items())
+
+
+def test_features_only_returns_the_stage_maps(name: str) -> None:
+    model = build(name)
+    x = images_for(model)
+    torch.manual_seed(0)
+    options = {k: v for k, v in model.spec.options.items() if k == "image_size"}
+    extractor = create_model(name, in_chans=1, features_only=True, **options).eval()
+    maps, stages = extractor(x), model.stages(x)
+    assert [value.shape for value in maps] == [value.shape for value in stages.values()]
+    assert all(torch.equal(a, b) for a, b in zip(maps, stages.values(), strict=True))
+    assert not [key for key, _ in extractor.named_parameters() if "head" in key]
 
 
 def test_scale_indices_match_the_stages(name: str) -> None:
     model = build(name)
+    assert isinstance(model, PoolsOverScale) or name not in POOLS_OVER_SCALE
     if not isinstance(model, PoolsOverScale):
-        assert name in NO_CHOICE, "offer scale_indices(x), or add the name to NO_CHOICE"
         return
     x = images_for(model)
-    indices, stages = model.scale_indices(x), build(name).stages(x)
+    indices, stages = model.scale_indices(x), model.stages(x)
     assert set(indices) <= set(stages)
     assert "stage2" in indices
     for stage, index in indices.items():
@@ -218,32 +216,30 @@ def test_scale_indices_match_the_stages(name: str) -> None:
         assert index.min() >= 0
 
 
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [((1, 4, 64, 64), r"needs images \[N, 1, H, W\], got \[1, 4, 64, 64\]"), ((1, 64, 64), "got")],
-)
-def test_wrong_images_are_named(name: str, shape: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ShapeError, match=message):
-        build(name)(torch.zeros(shape))
-
-
-def test_smallest_image_works_and_a_smaller_one_is_named(name: str) -> None:
+def test_unusable_images_are_named(name: str) -> None:
     size = build(name).minimum_size
     model = build(name, image_size=(size, size))
     assert model(torch.rand(1, 1, size, size)).shape == (1, 5)
-    with pytest.raises(ShapeError, match=f"at least {size}×{size} pixels"):
-        model(torch.rand(1, 1, size - 1, size))
+    for images, message in (
+        (torch.rand(1, 1, size - 1, size), f"at least {size}×{size} pixels"),
+        (torch.rand(1, 4, 64, 64), r"needs images \[N, 1, H, W\], got \[1, 4, 64, 64\]"),
+        (torch.rand(1, 64, 64), "needs images"),
+        (torch.zeros(1, 1, 64, 64, dtype=torch.uint8), r"floating point, 0 to 1, got torch\.uint8"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            model(images)
 
 
-def test_unknown_option_lists_near_matches(name: str) -> None:
+def test_bad_options_are_named(name: str) -> None:
     option = next(iter(model_card(name).options))
+    unknown: Any = {f"{option}x": 7}
     with pytest.raises(OptionError, match=rf"'{option}x'; did you mean '{option}'"):
-        create_model(name, in_channels=1, num_classes=5, **{f"{option}x": 7})
-
-
-def test_bytes_are_named(name: str) -> None:
-    with pytest.raises(ShapeError, match=r"floating point, 0 to 1, got torch\.uint8"):
-        build(name)(torch.zeros(1, 1, 64, 64, dtype=torch.uint8))
+        build(name, **unknown)
+    known = "kernel_size" in model_card(name).options
+    for kernel_size in (0, 7.0, True, "7"):
+        message = "must be an integer of at least 1" if known else "unknown option"
+        with pytest.raises(OptionError, match=message):
+            build(name, kernel_size=kernel_size)
 
 
 def test_copies_gradients_of_images_and_memory_formats(name: str) -> None:
@@ -260,20 +256,3 @@ def test_copies_gradients_of_images_and_memory_formats(name: str) -> None:
         (gradient,) = torch.autograd.grad(net(x).square().sum(), x)
         found.append(gradient.double())
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("kernel_size", [0, -3, 7.0, True, "7"])
-def test_bad_kernel_size_is_named(name: str, kernel_size: object) -> None:
-    known = "kernel_size" in model_card(name).options
-    message = "must be an integer of at least 1" if known else "unknown option"
-    with pytest.raises(OptionError, match=message):
-        create_model(name, in_channels=1, num_classes=5, kernel_size=kernel_size)
-
-
-def test_weights_can_be_copied(name: str) -> None:
-    first, second = build(name), build(name)
-    for parameter in second.parameters():
-        nn.init.zeros_(parameter)
-    second.load_state_dict(first.state_dict())
-    x = images_for(first)
-    assert torch.equal(first(x), second(x))

@@ -1,26 +1,24 @@
 """Compiled, exported, in half precision, distributed: the same model, over the whole registry.
 
-Tolerances are absolute, for logits of order 0.1: 1e-5 for compiled and exported models, 1e-4 for
-ONNX, 2e-2 for bfloat16, which keeps eight bits.
+Two models are in the fast suite, all of them in the slow one. Tolerances are absolute, for logits
+of order 0.1: 1e-5 for compiled and exported models, 1e-4 for ONNX, 2e-2 for bfloat16, which keeps
+eight bits.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import logging
-import os
 import sys
-import traceback
-from datetime import timedelta
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, distributed, nn
-from torch.multiprocessing.spawn import ProcessExitedException, spawn
+from torch.multiprocessing.spawn import start_processes
 
-from equiscale.models import Classifier, create_model, list_models, model_card
+from equiscale.models import VARIANTS, Classifier, create_model, list_models, model_card
 
 # Small kernels and few scales, so that tracing takes seconds.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -29,14 +27,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "hermite": {"support": 7},
     "disco": {"scales": (1.26, 2.0)},
     "spatial_transform": {"image_size": 9},
-    "pixel_pool_full": {"kernel_sizes": (1, 3, 5)},
-    "slice_pool_full": {"kernel_sizes": (1, 3, 5)},
     "gaussian_derivative": {"widths": (4, 4), "num_channels": 2},
     "riesz": {"widths": (4, 4), "margin": 3},
 }
-SIZES = {"conv3d": 8, "hermite": 14, "disco": 30}
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-ENDED_BY_WATCHDOG = 1  # of faulthandler's choosing
+PROCESSES = 2
+PATIENCE = 200
+MODELS = [name for name in list_models() if name not in VARIANTS]
+FAST = ("pixel_pool", "scale_channels")
 
 
 def build(name: str, method: str = "direct") -> tuple[Classifier, Tensor]:
@@ -46,10 +44,10 @@ def build(name: str, method: str = "direct") -> tuple[Classifier, Tensor]:
         options["method"] = method
     if "kernel_size" in model_card(name).options:
         options["kernel_size"] = 3
-    size = SIZES.get(name, 9 if name in OPTIONS else 6)
     torch.manual_seed(0)
     model = create_model(name, in_channels=1, num_classes=5, **options)
     assert isinstance(model, Classifier)
+    size = max(9, model.minimum_size)
     return model.eval(), torch.rand(3, 1, size, size, generator=torch.Generator().manual_seed(1))
 
 
@@ -58,7 +56,9 @@ def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(model.parameters())))
 
 
-@pytest.fixture(params=list_models())
+@pytest.fixture(
+    params=[name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -104,6 +104,7 @@ def test_exported_and_in_onnx_with_a_free_batch_size(name: str, tmp_path: Path) 
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_onnx_with_large_kernels(tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -123,43 +124,41 @@ def test_bfloat16_autocast(name: str) -> None:
         assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("name", [n for n in list_models() if "method" in model_card(n).options])
+@pytest.mark.parametrize("name", [n for n in MODELS if "method" in model_card(n).options])
 def test_methods_agree(name: str) -> None:
     (fast, x), (direct, _) = build(name, "auto"), build(name, "direct")
     torch.testing.assert_close(fast(x), direct(x), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_processes", [1, 2])
-def test_processes_together_give_the_gradients_of_one(
-    num_processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+def test_two_processes_give_the_gradients_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every model through DistributedDataParallel on gloo processes, in one launch.
-
-    There are sandboxes in which gloo processes wait for each other without end; a watchdog ends
-    them, and the test is skipped there.
-    """
+    """Every model through DistributedDataParallel on two gloo processes, in one launch."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)
+    processes = start_processes(_train_share, (str(tmp_path),), nprocs=PROCESSES, join=False)
+    deadline = time.monotonic() + PATIENCE
     try:
-        spawn(_distributed_worker, (num_processes, str(tmp_path)), nprocs=num_processes)
-    except ProcessExitedException as error:
-        if error.exit_code != ENDED_BY_WATCHDOG:
-            raise
-        pytest.skip(f"{num_processes} gloo processes do not get on with each other here")
-    for name in list_models():
+        while not processes.join(timeout=1):  # raises what a process raised
+            assert time.monotonic() < deadline, f"no answer of gloo for {PATIENCE} seconds"
+    finally:
+        for process in processes.processes:
+            process.kill()
+    for name in MODELS:
         found = torch.load(tmp_path / f"{name}.pt", weights_only=True)
         model, x = build(name)
-        expected = gradients_of_mean(model, shares(x, num_processes))
+        expected = gradients_of_mean(model, shares(x))
         for mine, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
-def shares(x: Tensor, num_processes: int) -> list[Tensor]:
+def shares(x: Tensor) -> list[Tensor]:
     """Return the images of each process."""
-    return list(torch.cat([x, x.flip(2)])[:4].chunk(num_processes))
+    return list(torch.cat([x, x.flip(2)])[:4].chunk(PROCESSES))
 
 
 def gradients_of_mean(model: nn.Module, shares: list[Tensor]) -> list[Tensor]:
-    """Gradients for the mean over the shares of the processes, each with its own statistics."""
+    """Gradients of the mean loss over the processes, each with its own batch statistics."""
     model.train()
     for share in shares:
         torch.manual_seed(5)
@@ -172,26 +171,16 @@ def share_loss(model: nn.Module, share: Tensor) -> Tensor:
     return loss
 
 
-def _distributed_worker(rank: int, num_processes: int, folder: str) -> None:
+def _train_share(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(200, exit=True)
-    try:
-        distributed.init_process_group(
-            "gloo",
-            init_method=f"file://{folder}/rendezvous",
-            rank=rank,
-            world_size=num_processes,
-            timeout=timedelta(seconds=60),
-        )
-        distributed.barrier()
-    except RuntimeError:
-        traceback.print_exc()
-        os._exit(ENDED_BY_WATCHDOG)
-    for name in list_models():
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=PROCESSES
+    )
+    for name in MODELS:
         model, x = build(name)
         parallel = nn.parallel.DistributedDataParallel(model.train())
         torch.manual_seed(5)
-        share_loss(parallel, shares(x, num_processes)[rank]).backward()
+        share_loss(parallel, shares(x)[rank]).backward()
         if rank == 0:
             torch.save([p.grad for p in model.parameters()], Path(folder) / f"{name}.pt")
     distributed.barrier()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +13,82 @@ from torch import nn
 import equiscale
 from equiscale.core.errors import DuplicateNameError, OptionError, UnknownNameError
 from equiscale.core.registry import Registry
-from equiscale.models import ModelCard, base, create_model, list_models, model_card, register_model
+from equiscale.models import (
+    ModelCard,
+    create_model,
+    list_models,
+    model_card,
+    register_model,
+    registry,
+)
 
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tests register models without leaving them behind."""
-    registry: Registry[ModelCard] = Registry("model")
+    models: Registry[ModelCard] = Registry("model")
     for name in list_models():
-        registry.add(name, model_card(name))
-    monkeypatch.setattr(base, "_MODELS", registry)
+        if model_card(name).base is None:
+            models.add(name, model_card(name))
+    monkeypatch.setattr(registry, "_MODELS", models)
+
+
+PLUGIN = """
+from torch import nn
+from equiscale import register_model
+
+@register_model("plugged", title="A model of another package")
+class Plugged(nn.Linear):
+    def __init__(self, in_channels, num_classes):
+        super().__init__(in_channels, num_classes)
+"""
+
+
+def install(directory: Path, package: str, source: str) -> None:
+    """Put a package with an entry point on disk, as an installer does."""
+    (directory / f"{package}.py").write_text(source)
+    information = directory / f"{package}-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[equiscale.models]\nmodels = {package}\n")
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of installed packages, empty at first."""
+    monkeypatch.syspath_prepend(tmp_path)
+    registry._load_plugins.cache_clear()
+    before = set(sys.modules)
+    yield tmp_path
+    for module in set(sys.modules) - before:
+        del sys.modules[module]
+    registry._load_plugins.cache_clear()
+
+
+@pytest.mark.parametrize("look_up", [lambda: model_card("plugged"), lambda: list_models("own")])
+def test_models_of_another_package_are_found(plugins: Path, look_up: Callable[[], object]) -> None:
+    install(plugins, "good_plugin", PLUGIN)
+    assert "good_plugin" not in sys.modules
+    look_up()
+    assert list_models()[-1] == "plugged"
+    assert create_model("plugged", in_channels=3, num_classes=2)(torch.zeros(1, 3)).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import a_package_that_is_missing", "ModuleNotFoundError"),
+        (PLUGIN.replace('"plugged"', '"standard"'), "'standard' is already registered"),
+        ("raise SystemExit(3)", "SystemExit"),
+    ],
+)
+def test_a_broken_package_gives_one_warning(plugins: Path, source: str, message: str) -> None:
+    install(plugins, "bad_plugin", source)
+    with pytest.warns(RuntimeWarning, match=f"package 'bad_plugin' are not .*{message}") as found:
+        names = list_models()
+    assert len(found) == 1
+    assert list_models() == names == list_models()
+    assert "standard" in names
 
 
 @pytest.fixture
@@ -61,10 +127,11 @@ def test_registered_model_works_by_name() -> None:
     assert model_card("mine").count_parameters(3, 2) == 8
 
 
-def test_registering_a_name_twice_raises() -> None:
-    with pytest.raises(DuplicateNameError, match="'standard' is already registered"):
+@pytest.mark.parametrize("name", ["standard", "pixel_pool_full"])
+def test_registering_a_name_twice_raises(name: str) -> None:
+    with pytest.raises(DuplicateNameError, match=f"'{name}' is already registered"):
 
-        @register_model("standard", title="Another")
+        @register_model(name, title="Another")
         def another(in_channels: int, num_classes: int) -> nn.Module:
             return nn.Identity()
 
@@ -105,7 +172,7 @@ def test_model_named_by_where_it_is(own_module: str) -> None:
         ("own_models:not_a_module", OptionError, "its factory returned int"),
         ("own_models:needy", OptionError, "needs the option 'depth'"),
         ("standrad", UnknownNameError, "did you mean 'standard'"),
-        (None, OptionError, "must be a text"),
+        (None, OptionError, "must be a string"),
     ],
 )
 def test_bad_names_are_named(
@@ -122,7 +189,7 @@ def test_bad_sizes_are_named(arguments: tuple[int, int]) -> None:
 
 
 def test_models_can_be_subclassed() -> None:
-    from equiscale.models.plain import StandardNet
+    from equiscale.models.families.plain import StandardNet
 
     @register_model("wide_head", title="Standard with a hidden layer")
     class WideHead(StandardNet):
@@ -140,6 +207,20 @@ def test_no_model_is_called_like_a_group(name: str) -> None:
         register_model(name, title="Mine")
 
 
+def test_fixed_arguments_are_no_options() -> None:
+    @register_model("sized", title="Sized", fixed={"width": 4})
+    class Sized(nn.Linear):
+        def __init__(self, in_channels: int, num_classes: int, width: int) -> None:
+            super().__init__(width, num_classes)
+
+    assert create_model("sized", num_classes=2)(torch.zeros(1, 4)).shape == (1, 2)
+    assert model_card("sized").options == {}
+    with pytest.raises(OptionError, match="unknown option"):
+        create_model("sized", num_classes=2, width=5)
+
+
 def test_unknown_group_is_named() -> None:
+    with pytest.raises(OptionError, match="did you mean 'paper'"):
+        list_models("papers")
     with pytest.raises(OptionError, match="did you mean 'beyond'"):
         register_model("mine", title="Mine", group="beyonds")  # type: ignore[arg-type]

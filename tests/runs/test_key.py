@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from equiscale.core.errors import OptionError
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.core.protocol import TrainingProtocol
+from equiscale.runs.key import RunKey
 
 MakeKey = Callable[..., RunKey]
 
@@ -86,7 +87,7 @@ def test_impossible_keys(make_key: MakeKey, change: dict[str, object], message: 
         ({"optimizer": "adm"}, "unknown optimizer 'adm'; did you mean 'adam'"),
         ({"augmentation": "scale"}, "unknown augmentation 'scale'"),
         ({"reshuffle": 1}, "reshuffle must be true or false"),
-        ({"version": "paper-9"}, "'paper-9' is not known"),
+        ({"version": "paper-9"}, "unknown training protocol 'paper-9'"),
     ],
 )
 def test_impossible_protocols(change: dict[str, object], message: str) -> None:

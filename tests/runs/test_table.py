@@ -2,43 +2,80 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import polars
 import pytest
 
 from equiscale.core.errors import OptionError
-from equiscale.runs.record import RunRecord
-from equiscale.runs.table import record_row, write_table
+from equiscale.runs.record import Measurement, RunRecord
+from equiscale.runs.table import (
+    MEASUREMENT_COLUMNS,
+    RUN_COLUMNS,
+    MeasuredValue,
+    measured_values,
+    measurements_path,
+    run_row,
+    write_tables,
+)
 
 MakeRecord = Callable[..., RunRecord]
 
 
 def test_csv_and_parquet_hold_the_same(make_record: MakeRecord, tmp_path: Path) -> None:
-    rows = [record_row(make_record(seed=seed)) for seed in (1, 2)]
-    rows[1]["only here"] = 'ünï,"code"'
-    write_table(rows, tmp_path / "runs.csv")
-    write_table(rows, tmp_path / "runs.parquet")
-    table = polars.read_parquet(tmp_path / "runs.parquet")
-    with (tmp_path / "runs.csv").open(newline="") as file:
-        listed = list(csv.DictReader(file))
-    assert table["seed"].to_list() == [1, 2]
-    assert table["accuracy_18"].to_list() == [1.0, 1.0]
-    assert table["equivariance.stage1"].to_list() == [0.5, 0.5]
-    assert table["only here"].to_list() == [None, 'ünï,"code"']
-    assert table.columns == list(listed[0])
-    assert [float(row["test_accuracy"]) for row in listed] == table["test_accuracy"].to_list()
-    assert [row["only here"] for row in listed] == ["", 'ünï,"code"']
+    records = [make_record(seed=seed, model_options={"pool": 'ü,"x"'}) for seed in (1, 2)]
+    for name in ("runs.csv", "runs.parquet"):
+        assert write_tables(records, tmp_path / name) == 2
+    for path, columns in (("runs", RUN_COLUMNS), ("runs.measurements", MEASUREMENT_COLUMNS)):
+        table = polars.read_parquet(tmp_path / f"{path}.parquet")
+        with (tmp_path / f"{path}.csv").open(newline="") as file:
+            listed = list(csv.DictReader(file))
+        assert table.columns == list(columns) == list(listed[0])
+        assert len(table) == len(listed)
+        for row, texts in zip(table.to_dicts(), listed, strict=True):
+            for name, kind in columns.items():
+                assert row[name] == (kind(texts[name]) if texts[name] else None)
 
 
-def test_row_says_what_an_epoch_costs(make_record: MakeRecord) -> None:
-    row = record_row(make_record())
-    assert row["first_epoch_seconds"] == 2.0
-    assert row["median_epoch_seconds"] == 1.5
-    assert row["median_train_seconds"] == 1.0
-    assert row["run_seconds"] == 5.0
+def test_a_run_row_holds_key_accuracy_times_and_environment(make_record: MakeRecord) -> None:
+    record = make_record(model_options={"depth": 2})
+    row = run_row(record)
+    assert list(row) == list(RUN_COLUMNS)
+    assert (row["model"], row["options"]) == ("standard", '{"depth":2}')
+    assert row["test_accuracy"] == record.test_accuracy
+    assert (row["first_epoch_seconds"], row["median_epoch_seconds"]) == (2.0, 1.5)
+    assert (row["median_train_seconds"], row["run_seconds"]) == (1.0, 5.0)
+    assert (row["torch"], row["numpy"]) == ("2.0", None)
+
+
+def test_every_measured_value_is_a_row(make_record: MakeRecord) -> None:
+    error = {"stages": ["level1.stage1"], "pairs": [[32, 17], [17, 32]], "objects": 4}
+    error |= {"level1.stage1_17_32": 0.5, "level1.stage1_17_32_undefined": 1}
+    error |= {"level1.stage1_32_17": None, "level1.stage1_32_17_undefined": 4}
+    measurements = {
+        "equivariance": Measurement(values=error),
+        "cost": Measurement(values={"parameters": 7}, timings={"inference_seconds": 0.5}),
+        "scale_selection": Measurement(values={"error": "ValueError: no layer"}),
+    }
+    record = replace(make_record(), measurements=measurements)
+    run = record.key.run_id
+    per_size = record.predictions.accuracy_per_size()
+    found = list(measured_values(record))
+    assert found[:48] == [
+        MeasuredValue(run, "test", "accuracy", value, object_size=size)
+        for size, value in per_size.items()
+    ]
+    assert found[48:] == [
+        MeasuredValue(run, "equivariance", "error", 0.5, "stage1@0.5", 17, 32, None, 4, 1),
+        MeasuredValue(run, "equivariance", "error", None, "stage1@0.5", 32, 17, None, 4, 4),
+        MeasuredValue(run, "cost", "parameters", 7.0),
+        MeasuredValue(run, "cost", "inference_seconds", 0.5),
+        MeasuredValue(run, "scale_selection", "error", text="ValueError: no layer"),
+    ]
 
 
 def test_unknown_format(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"must end in \.csv or \.parquet"):
-        write_table([], tmp_path / "runs.xls")
+        write_tables([], tmp_path / "runs.xls")
+    assert not measurements_path(tmp_path / "runs.xls").exists()

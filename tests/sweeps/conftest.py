@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from equiscale import load_dataset
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.key import RunKey
 from equiscale.sweeps.grid import DatasetChoice
 from equiscale.sweeps.job import JobSettings
 from equiscale.sweeps.request import describe_dataset

@@ -8,7 +8,7 @@ from pathlib import Path
 import ray
 
 from equiscale import load_dataset
-from equiscale.runs.key import TrainingProtocol
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.runs.store import RunStore
 from equiscale.sweeps import launch_ray
 from equiscale.sweeps.grid import ModelChoice, Sweep

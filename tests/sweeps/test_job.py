@@ -16,9 +16,10 @@ import torch
 
 from equiscale import load_dataset
 from equiscale.core.errors import OptionError
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.models.checkpoint import load_model
 from equiscale.runs.errors import RunsError
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.key import RunKey
 from equiscale.runs.record import Measurement, RunRecord
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.job import (

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from equiscale.core.errors import OptionError
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.runs.errors import RunsError
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.key import RunKey
 from equiscale.runs.store import Failure, RunState, RunStore
 from equiscale.sweeps import launch
 from equiscale.sweeps.grid import DatasetChoice, ModelChoice, Sweep

@@ -2,14 +2,43 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.synthetic_runs import Study
+import torch
+from tests.synthetic_runs import SyntheticRuns
 from torch import Tensor, nn
 
-from equiscale import Scenario, StirDataset, create_model, load_dataset
+from equiscale import Scenario, SConv2d, Split, StirDataset, create_model, load_dataset
+from equiscale.metrics import equivariance_error, scale_selection
 from equiscale.runs.key import RunKey
 from equiscale.runs.record import RunRecord
-from equiscale.sweeps.measurements import collect_measurements
+from equiscale.sweeps.measurements import (
+    collect_measurements,
+    measure_equivariance,
+    measure_predictions,
+    measure_scale_selection,
+    size_pairs,
+)
+
+
+class Stages(nn.Module):
+    """Feature maps of several kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.weight = nn.Parameter(torch.randn(2, 1, 7, 7, generator=generator))
+
+    def stages(self, x: Tensor) -> dict[str, Tensor]:
+        bright = (x.mean((1, 2, 3), keepdim=True) > 0.18).float()
+        return {
+            "valid": nn.functional.conv2d(x, self.weight),
+            "large": x * bright,
+            "pooled": nn.functional.max_pool2d(x, 2),
+        }
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3)) * 300 % 36 - torch.arange(36)
 
 
 class BrokenStages(nn.Module):
@@ -41,12 +70,12 @@ def test_the_job_collects_what_applies_and_a_record_keeps_it(
     model = create_model("standard", in_channels=1, num_classes=36)
     found = collect_measurements(model, dataset, key)
     assert sorted(found) == ["cost", "equivariance"]
-    plain = Study().record("emoji", Scenario.MID_TO_REST, "standard", 1)
+    plain = SyntheticRuns().record("emoji", Scenario.MID_TO_REST, "standard", 1)
     record = RunRecord(key, plain.history, plain.predictions, found)
     again = RunRecord.from_files(record.to_files())
     assert again.measurements["equivariance"].arrays["stage2"].shape == (6, 36)
     assert again.measurements["cost"].values["parameters"] == 27108
-    assert again.measurements["cost"].timings["inference_seconds"] > 0
+    assert set(again.measurements["cost"].timings) == {"inference_seconds", "peak_memory_bytes"}
     assert again.science_hash == record.science_hash
 
 
@@ -54,3 +83,54 @@ def test_a_model_whose_own_code_fails_keeps_its_run(dataset: StirDataset, key: R
     found = collect_measurements(BrokenStages(), dataset, key)
     assert found["equivariance"].values == {"error": "RuntimeError: not today"}
     assert found["cost"].values["parameters"] == 72
+
+
+def test_predictions_are_those_of_the_model(dataset: StirDataset) -> None:
+    found = measure_predictions(Stages(), dataset)
+    test = dataset.select(Split.TEST)
+    assert found.predicted.tolist() == Stages()(test.images).argmax(1).tolist()
+    assert found.labels.tolist() == test.labels.tolist()
+    assert found.object_sizes.tolist() == test.object_sizes.tolist()
+    assert found.predicted.dtype == np.uint8
+
+
+def test_equivariance_of_every_pair_object_and_stage(dataset: StirDataset) -> None:
+    model = Stages()
+    found = measure_equivariance(model, dataset, batch_size=7)
+    assert found is not None
+    assert found.values["stages"] == ["valid", "large"]
+    assert "32×32" in found.values["skipped"]["pooled"]
+    for index, pair in enumerate(size_pairs()):
+        a, b = (dataset.select(Split.TEST, [size]) for size in pair)
+        maps_a, maps_b = (model.stages(part.images)["valid"].detach() for part in (a, b))
+        boxes_a, boxes_b = (torch.cat([p.positions, p.object_sizes[:, None]], 1) for p in (a, b))
+        expected = equivariance_error(maps_a, maps_b, boxes_a, boxes_b, canvas=64).numpy()
+        assert found.arrays["valid"][index] == pytest.approx(expected, rel=1e-4)
+        name = f"valid_{pair[0]}_{pair[1]}"
+        assert found.values[name] == pytest.approx(expected.mean(), rel=1e-5)
+    assert found.values["large_17_32"] is None  # small objects are black: always x/0
+    assert found.values["large_17_32_undefined"] == 36
+    undefined = np.count_nonzero(~np.isfinite(found.arrays["large"]))
+    assert found.values["undefined"] == undefined
+
+
+def test_selection_keeps_the_pixels_of_the_example(dataset: StirDataset) -> None:
+    torch.manual_seed(4)
+    model = nn.Sequential(SConv2d(1, 3, 33, kernel_sizes=(33, 41, 49), pool="pixel"))
+    found = measure_scale_selection(model, dataset, batch_size=32)
+    assert found is not None
+    assert found.values["layers"] == {"0": "pixel"}
+    example = found.values["example"]
+    assert dataset.class_names[example] == "smile"
+    images = dataset.select(Split.TEST, [50]).images
+    chosen = scale_selection(model, images)["0"].numpy()
+    row = list(found.arrays["object_sizes"]).index(50)
+    assert np.array_equal(found.arrays["chosen.0"][row], chosen)
+    assert found.arrays["maps.0"].shape == (48, 3, 32, 32)
+    assert np.isin(chosen[example], found.arrays["maps.0"][row]).all()
+
+
+def test_what_does_not_apply_is_none(dataset: StirDataset) -> None:
+    model = nn.Conv2d(1, 2, 3)
+    assert measure_equivariance(model, dataset) is None
+    assert measure_scale_selection(model, dataset) is None

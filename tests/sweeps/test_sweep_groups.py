@@ -33,5 +33,5 @@ def test_a_group_without_models_is_named() -> None:
 
 def test_models_are_looked_up_before_data() -> None:
     request = SweepRequest(models=("my_module",), data=("no_such_data",))
-    with pytest.raises(UnknownNameError, match="one of your own is given as module:Class"):
+    with pytest.raises(UnknownNameError, match="module:Class"):
         resolve_sweep(request)

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.models import create_model
-from equiscale.runs.key import TrainingProtocol
 from equiscale.training.checkpoint import Checkpointer, load_checkpoint, save_checkpoint
 from equiscale.training.loop import InterruptedRunError, LabelledImages, Progress, Trainer
 
@@ -56,7 +57,8 @@ def test_models_with_dropout_and_statistics_go_on_as_if_never_stopped(
     name: str, blobs: Blobs, tmp_path: Path
 ) -> None:
     """Channel dropout draws from the generator that the loop seeds for every epoch."""
-    options = {"widths": (4, 4), "num_channels": 3} if name == "gaussian_derivative" else {}
+    small: dict[str, Any] = {"widths": (4, 4), "num_channels": 3}
+    options = small if name == "gaussian_derivative" else {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = create_model(name, in_channels=1, num_classes=4, **options)

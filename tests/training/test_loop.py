@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from equiscale.runs.key import TrainingProtocol
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.runs.record import History
 from equiscale.training.loop import (
     DivergedError,
@@ -49,25 +48,19 @@ def test_equals_the_textbook_loop(model: nn.Module, blobs: Blobs) -> None:
     assert trainer.history.train_loss == pytest.approx(losses, rel=1e-6)
 
 
-def test_learns_and_returns_the_first_best_weights(model: nn.Module, blobs: Blobs) -> None:
+def test_stops_after_patience_and_returns_the_first_best_weights(
+    model: nn.Module, blobs: Blobs
+) -> None:
     snapshots = []
-    trainer = Trainer(model, TrainingProtocol(max_epochs=30, patience=4), 1e-2, seed=1)
+    trainer = Trainer(model, TrainingProtocol(max_epochs=50, patience=4), 1e-2, seed=1)
     best = trainer.train(*blobs, on_epoch=lambda _: snapshots.append(copy_weights(model)))
-    history = trainer.history
-    assert history.best_valid_accuracy > 0.9
-    expected = snapshots[history.best_epoch - 1]
+    accuracy = trainer.history.valid_accuracy
+    first_best = accuracy.index(max(accuracy))
+    assert max(accuracy) > 0.9
+    assert len(accuracy) == first_best + 1 + 4 < 50
+    expected = snapshots[first_best]
     assert all(torch.equal(best[name], expected[name]) for name in expected)
-    assert measure_accuracy(model, blobs[1]) == history.best_valid_accuracy
-
-
-def test_stops_after_patience_without_strict_improvement(model: nn.Module, blobs: Blobs) -> None:
-    trainer = Trainer(model, TrainingProtocol(max_epochs=50, patience=3), 1e-2, seed=1)
-    trainer.train(*blobs)
-    history = trainer.history
-    assert len(history) == min(50, history.best_epoch + 3)
-    running_best = np.maximum.accumulate(history.valid_accuracy)
-    improved = [1, *(n for n, (a, b) in enumerate(pairwise(running_best), 2) if b > a)]
-    assert all(later - earlier <= 3 for earlier, later in pairwise(improved))
+    assert measure_accuracy(model, blobs[1]) == max(accuracy)
 
 
 def test_progress_counts_down() -> None:
@@ -79,12 +72,9 @@ def test_progress_counts_down() -> None:
     assert Progress(history, timings, max_epochs=200, patience=10).seconds_left == 14.0
 
 
-@pytest.mark.parametrize("augmentation", ["none", "rescale", "shift"])
-@pytest.mark.parametrize("reshuffle", [False, True])
-def test_same_seed_same_run_whatever_the_global_generator(
-    model: nn.Module, blobs: Blobs, augmentation: str, reshuffle: bool
-) -> None:
-    protocol = TrainingProtocol(max_epochs=2, reshuffle=reshuffle, augmentation=augmentation)  # type: ignore[arg-type]
+def test_same_seed_same_run_whatever_the_global_generator(model: nn.Module, blobs: Blobs) -> None:
+    """With all that is random: dropout, shuffling, augmentation."""
+    protocol = TrainingProtocol(max_epochs=2, reshuffle=True, augmentation="rescale")
     histories: list[History] = []
     for seed in (1, 1, 2):
         torch.manual_seed(len(histories))

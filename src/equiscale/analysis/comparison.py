@@ -7,26 +7,26 @@ from importlib import resources
 
 import polars as pl
 
-from equiscale.analysis.runs import CELL
-from equiscale.runs.key import PROTOCOL_VERSION
+from equiscale.analysis.summaries import CELL
+from equiscale.core.protocol import PROTOCOL_VERSION
 
 CITATION = "Altstidl et al., Just a Matter of Scale?, arXiv 2211.10288"
 FEWEST_RUNS = 5
-"""Runs from which on the interval of their mean is wide enough to judge by."""
-_JOIN = ("dataset_name", "scenario", "model")
+"""Fewest runs whose interval is wide enough to judge by."""
+_JOIN = ("dataset_name", "scenario", "model", "options")
 _PUBLISHED = ("dataset", "scenario", "model")
 
 
 @cache
 def published_accuracy() -> pl.DataFrame:
     """Return dataset, scenario, model, lr, runs, mean, std and median of the 176 cells."""
-    return read_reference("published_accuracy.csv")
+    return _read_reference("published_accuracy.csv")
 
 
 @cache
 def published_sizes() -> pl.DataFrame:
     """Return dataset, scenario, model, object_size and mean."""
-    return read_reference("published_accuracy_per_size.csv")
+    return _read_reference("published_accuracy_per_size.csv")
 
 
 @cache
@@ -39,30 +39,30 @@ def published_curves() -> dict[tuple[str, ...], list[float]]:
 @cache
 def published_epoch_seconds() -> pl.DataFrame:
     """Return model, dataset and seconds per epoch on the authors' A100."""
-    wide = read_reference("published_epoch_seconds.csv")
+    wide = _read_reference("published_epoch_seconds.csv")
     return wide.unpivot(index="model", variable_name="dataset", value_name="seconds")
 
 
 def compare_published(cells: pl.DataFrame) -> pl.DataFrame:
     """Return our cells beside the published ones; those without a counterpart are left out.
 
-    Columns beside those of a cell: `mean`, `low`, `high`, `runs`, `published`, `difference`
-    (ours minus published), `inside` (whether the published mean lies in our interval; null below
-    five runs, whose intervals are too narrow), `near` (whether our mean lies within two published
-    standard deviations of the published mean), `near_runs` (how many of our runs do),
-    `same_protocol` and `same_rate`; runs by another protocol or at another learning rate are not
-    judged, all three are null.
+    Columns in addition to those of a cell: `published`; `difference`, ours minus published;
+    `inside`, whether the published mean lies in our interval, null for fewer than five runs;
+    `near`, whether our mean lies within two published standard deviations of the published mean;
+    `near_runs`, how many of our runs do; `same_protocol` and `same_rate`. Runs by another protocol
+    or at another learning rate are not judged: `inside`, `near` and `near_runs` are null.
     """
     published = published_accuracy().select(
         pl.col("dataset").alias("dataset_name"),
         "scenario",
         "model",
+        pl.lit("").alias("options"),
         pl.col("mean").alias("published"),
         pl.col("std").alias("published_std"),
         pl.col("runs").alias("published_runs"),
         pl.col("lr").alias("published_lr"),
     )
-    wanted = ("protocol", "dataset", "dataset_name", "scenario", "model", "learning_rate", "runs")
+    wanted = (*CELL, "dataset_name", "learning_rate", "runs")
     return (
         cells.filter(pl.col("mean").is_not_null())
         .select(*wanted, "missing", "accuracies", "mean", "low", "high")
@@ -105,13 +105,15 @@ def compare_costs(costs: pl.DataFrame) -> pl.DataFrame:
     ratios = published.join(standard, on="dataset_name").select(
         "dataset_name",
         "model",
+        pl.lit("").alias("options"),
         published_seconds="seconds",
         published_ratio=pl.col("seconds") / pl.col("standard"),
     )
-    return costs.join(ratios, on=("dataset_name", "model"), how="left", maintain_order="left")
+    return costs.join(
+        ratios, on=("dataset_name", "model", "options"), how="left", maintain_order="left"
+    )
 
 
-def read_reference(name: str) -> pl.DataFrame:
-    """Read one of the tables that come with the package."""
+def _read_reference(name: str) -> pl.DataFrame:
     path = resources.files("equiscale") / "reference" / name
     return pl.read_csv(path.read_bytes(), infer_schema_length=None)

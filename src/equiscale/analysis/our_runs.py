@@ -1,39 +1,45 @@
-"""Runs that come with equiscale, so that a new model stands beside them at once."""
+"""Runs that come with equiscale, so that a new model can be compared with them at once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from importlib import resources
 
 import polars as pl
 
-from equiscale.analysis.comparison import read_reference
-from equiscale.analysis.runs import Runs, name_cells, normalize_table
-
-OUR_RUNS = "our_runs.csv"
+from equiscale.analysis.runs import read_table
+from equiscale.analysis.study import Study
+from equiscale.runs.table import MEASUREMENT_COLUMNS, RUN_COLUMNS
 
 
 @cache
-def our_runs() -> pl.DataFrame:
-    """Return a row per run that comes with equiscale: the paper's protocol, models as they are.
+def our_runs() -> Study:
+    """Return the study of the runs that come with equiscale.
 
-    Nothing in it depends on the machine: there are no times.
+    They follow the paper's protocol, with models as they are. Nothing in them depends on the
+    machine: there are no times.
     """
-    return normalize_table(read_reference(OUR_RUNS))
-
-
-def join_our_runs(runs: Runs) -> Runs:
-    """Return runs together with ours on the same images; a run that both have counts once."""
-    ours = our_runs().filter(
-        pl.col("dataset_hash").is_in(runs.table["dataset_hash"].unique().to_list()),
-        ~pl.col("run_id").is_in(runs.table["run_id"].to_list()),
+    folder = resources.files("equiscale") / "reference"
+    runs, measurements = (
+        read_table((folder / name).read_bytes(), ".csv", columns)
+        for name, columns in (
+            ("our_runs.csv", RUN_COLUMNS),
+            ("our_runs.measurements.csv", MEASUREMENT_COLUMNS),
+        )
     )
-    both = pl.concat([_as_collected(runs.table), _as_collected(ours)], how="diagonal_relaxed")
-    table = normalize_table(both)
-    return replace(runs, table=table, selections=name_cells(runs.selections, table), ours=len(ours))
+    return Study.from_tables(runs, measurements)
 
 
-def _as_collected(table: pl.DataFrame) -> pl.DataFrame:
-    """Undo what `normalize_table` did to names: a larger table may need others."""
-    restored = table.with_columns(model=pl.col("model_name"), dataset=pl.col("dataset_name"))
-    return restored.drop("model_name", "dataset_name")
+def join_our_runs(study: Study) -> Study:
+    """Return a study together with our runs on the same images; a run in both counts once."""
+    ours = our_runs().runs.filter(
+        pl.col("dataset_hash").is_in(study.runs["dataset_hash"].unique().to_list()),
+        ~pl.col("run_id").is_in(study.runs["run_id"].to_list()),
+    )
+    added = our_runs().measurements.filter(pl.col("run_id").is_in(ours["run_id"].to_list()))
+    joined = Study.from_tables(
+        pl.concat([study.runs, ours]).with_columns(dataset="dataset_name"),
+        pl.concat([study.measurements, added]),
+    )
+    return replace(study, runs=joined.runs, measurements=joined.measurements, shipped=len(ours))

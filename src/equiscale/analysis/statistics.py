@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,16 @@ RESAMPLES = 2000
 Floats = NDArray[np.float64]
 
 
+class Sortable(Protocol):
+    """Anything that can be sorted, such as a name or a tuple of names."""
+
+    def __lt__(self, other: Any, /) -> bool:  # noqa: ANN401 - as in typeshed
+        """Whether this comes before another."""
+
+
+Name = TypeVar("Name", bound=Sortable)
+
+
 @dataclass(frozen=True)
 class Interval:
     """A confidence interval; both ends are None where there are too few values for one."""
@@ -25,17 +36,12 @@ class Interval:
     low: float | None
     high: float | None
 
-    def __contains__(self, value: float) -> bool:
-        return self.low is not None and self.high is not None and self.low <= value <= self.high
-
 
 NO_INTERVAL = Interval(None, None)
 
 
-def bootstrap_means(
-    values: Floats, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
-) -> tuple[Floats, Floats]:
-    """`[n, cells] -> [cells], [cells]`: percentile bootstrap interval of each column's mean.
+def bootstrap_means(values: Floats) -> tuple[Floats, Floats]:
+    """`[n, cells] -> [cells], [cells]`: 95 % percentile bootstrap interval of each column's mean.
 
     All columns share the resamples, which depend on n only: the same values give the same
     interval. With one row there is no interval, and both ends are NaN.
@@ -44,21 +50,21 @@ def bootstrap_means(
     if count < 2:
         nothing = np.full(values.shape[1], np.nan)
         return nothing, nothing
-    means = _bootstrap_draws(count, resamples) @ values / count
-    tail = (1 - confidence) / 2
+    means = _bootstrap_draws(count) @ values / count
+    tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)
     return low, high
 
 
 @lru_cache(maxsize=64)
-def _bootstrap_draws(count: int, resamples: int) -> Floats:
+def _bootstrap_draws(count: int) -> Floats:
     """`-> [resamples, count]`: how often each value occurs in each resample."""
     generator = numpy_generator("bootstrap", str(count))
-    draws = generator.multinomial(count, np.full(count, 1 / count), size=resamples)
+    draws = generator.multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
     return draws.astype(np.float64)
 
 
-def bootstrap_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+def bootstrap_interval(values: Sequence[float]) -> Interval:
     """Return the percentile bootstrap interval of a mean; none for fewer than two values.
 
     Examples:
@@ -67,7 +73,7 @@ def bootstrap_interval(values: Sequence[float], confidence: float = CONFIDENCE) 
     """
     if len(values) < 2:
         return NO_INTERVAL
-    low, high = bootstrap_means(np.asarray(values, float)[:, None], confidence=confidence)
+    low, high = bootstrap_means(np.asarray(values, float)[:, None])
     return Interval(float(low[0]), float(high[0]))
 
 
@@ -120,7 +126,7 @@ def _signed_rank_p(differences: Floats) -> float | None:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(Generic[Name]):
     """Average ranks over cells (1 is best), and what difference is more than chance.
 
     Attributes:
@@ -133,20 +139,20 @@ class Ranking:
         p_value: Friedman's test that all are equal; None with fewer than three models or two cells.
     """
 
-    models: tuple[str, ...]
+    models: tuple[Name, ...]
     ranks: tuple[float, ...]
     cells: int
     left_out: int
-    models_left_out: tuple[str, ...]
+    models_left_out: tuple[Name, ...]
     critical_difference: float | None
     p_value: float | None
 
 
-def rank_models(scores: Mapping[object, Mapping[str, float]]) -> Ranking | None:
+def rank_models(scores: Mapping[object, Mapping[Name, float]]) -> Ranking[Name] | None:
     """Rank models over cells by their score, higher is better; ties share their ranks.
 
-    Where models lack cells, those of one cell are ranked over all cells that have each of them:
-    of the cell that lets most scores take part. What is left out is counted.
+    If some models lack cells, the models of one cell are ranked over all cells that have each of
+    them. That cell is chosen so that most scores take part; the rest is counted as left out.
 
     Args:
         scores: Score by cell and model.
@@ -174,15 +180,15 @@ def rank_models(scores: Mapping[object, Mapping[str, float]]) -> Ranking | None:
     )
 
 
-def _most_comparable(scores: Mapping[object, Mapping[str, float]]) -> list[str]:
+def _most_comparable(scores: Mapping[object, Mapping[Name, float]]) -> list[Name]:
     """Return the models of one cell, or those of all cells, whichever has most complete scores."""
     cells = [set(cell) for cell in scores.values()]
-    common: set[str] = set.intersection(*cells) if cells else set()
+    common: set[Name] = set.intersection(*cells) if cells else set()
 
-    def complete_scores(models: set[str]) -> int:
+    def complete_scores(models: set[Name]) -> int:
         return len(models) * sum(cell >= models for cell in cells) if len(models) > 1 else 0
 
-    best: set[str] = max([*cells, common], key=complete_scores)
+    best: set[Name] = max([*cells, common], key=complete_scores)
     return sorted(best)
 
 
@@ -201,20 +207,14 @@ class Correlation:
     count: int
 
 
-def pearson(
-    x: Sequence[float],
-    y: Sequence[float],
-    confidence: float = CONFIDENCE,
-    controls: int = 0,
-) -> Correlation:
-    """Return Pearson's r with its interval by Fisher's transformation.
+def pearson(x: Sequence[float], y: Sequence[float], controls: int = 0) -> Correlation:
+    """Return Pearson's r with its 95 % interval by Fisher's transformation.
 
     Args:
         x: One value per pair.
         y: The other.
-        confidence: Of the interval.
-        controls: How many quantities were taken off the values before, beside their common mean:
-            the means of g groups are g - 1. Each widens the interval as a pair less does.
+        controls: How many quantities besides the common mean were subtracted from the values:
+            g - 1 for the means of g groups. Each widens the interval like one pair fewer.
 
     Examples:
         >>> pearson([1, 2, 3, 4], [2, 4, 6, 8]).r
@@ -223,23 +223,15 @@ def pearson(
     count = len(x)
     if count < 2:
         return Correlation(None, NO_INTERVAL, count)
-    r = float(correlate_columns(np.asarray(x, float), np.asarray(y, float)[:, None])[0])
-    if not math.isfinite(r):
+    first, second = (np.asarray(values, float) - np.mean(values) for values in (x, y))
+    norm = math.sqrt((first**2).sum() * (second**2).sum())
+    if norm == 0:
         return Correlation(None, NO_INTERVAL, count)
-    r = round(r, 12)
+    r = round(float(first @ second) / norm, 12)
     if count - controls < 4:
         return Correlation(r, NO_INTERVAL, count)
     if abs(r) >= 1:
         return Correlation(r, Interval(r, r), count)
-    width = float(stats.norm.ppf((1 + confidence) / 2)) / math.sqrt(count - controls - 3)
+    width = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) / math.sqrt(count - controls - 3)
     centre = math.atanh(r)
     return Correlation(r, Interval(math.tanh(centre - width), math.tanh(centre + width)), count)
-
-
-def correlate_columns(x: Floats, columns: Floats) -> Floats:
-    """`[n], [n, m] -> [m]`: Pearson's r of x with every column; NaN for constant ones."""
-    x = x - x.mean()
-    centred = columns - columns.mean(axis=0)
-    norms = np.sqrt((x**2).sum() * (centred**2).sum(axis=0))
-    defined = norms > 0
-    return np.where(defined, (x @ centred) / np.where(defined, norms, 1.0), np.nan)

@@ -1,57 +1,73 @@
-"""The table behind each figure. Accuracies are in [0, 1]; what is missing stays missing."""
+"""Summaries of runs, one function each. Accuracies are in [0, 1]; what is missing stays null.
+
+`Study` calls each of them once; read them there.
+"""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from equiscale.analysis.runs import CELL, RunSelection, sizes_of
+from equiscale.analysis.selection import SIZES
 from equiscale.analysis.statistics import (
-    Correlation,
     Ranking,
     bootstrap_interval,
     bootstrap_means,
     compare_paired,
-    pearson,
     rank_models,
 )
+from equiscale.core.errors import OptionError
 from equiscale.core.spec import Scenario
 from equiscale.sweeps.grid import TRIAL_SEEDS, choose_learning_rate
 
-_ERROR_COLUMN = re.compile(r"equivariance\.(?P<stage>.+)_(?P<first>\d+)_(?P<second>\d+)$")
+CELL = ("protocol", "dataset", "scenario", "model", "options")
+"""What all seeds of a cell have in common; runs that differ in one of these are never mixed."""
+
+DatasetSizes = Mapping[str, tuple[int, ...]]
+"""Object sizes of each dataset, ascending."""
 
 
-def reported_runs(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the runs that count: where a cell was run with several learning rates, one of them.
+class ModelKey(NamedTuple):
+    """A model and those of its options that differ from the defaults.
 
-    The paper's rule: the higher median validation accuracy over the first five seeds that all
+    Attributes:
+        model: Name of the model.
+        options: Canonical JSON; empty for the model as it is.
+    """
+
+    model: str
+    options: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.options}".rstrip()
+
+
+def model_keys(frame: pl.DataFrame) -> list[ModelKey]:
+    """Return the models of a frame with columns `model` and `options`, sorted."""
+    return sorted(ModelKey(*row) for row in frame.select("model", "options").unique().iter_rows())
+
+
+def reported_runs(runs: pl.DataFrame) -> pl.DataFrame:
+    """Return the runs that count: of a cell with several learning rates, those of one.
+
+    The paper's rule: the highest median validation accuracy over the first five seeds that all
     rates have; ties go to the smaller rate.
     """
     kept = []
-    for _, cell in table.group_by(CELL, maintain_order=True):
+    for _, cell in runs.group_by(CELL, maintain_order=True):
         rates = cell["learning_rate"].unique().to_list()
         kept.append(cell if len(rates) == 1 else _with_chosen_rate(cell, rates))
-    runs = pl.concat(kept)
-    return runs.sort(*CELL, "seed").unique([*CELL, "seed"], keep="first", maintain_order=True)
-
-
-def reported_selections(
-    selections: Iterable[RunSelection], reported: pl.DataFrame
-) -> list[RunSelection]:
-    """Return the scale selections of runs that count, in the order of their cells."""
-    counted = set(reported["run_id"].to_list())
-    return sorted((s for s in selections if s.run_id in counted), key=lambda s: s.cell)
+    chosen = pl.concat(kept) if kept else runs
+    return chosen.sort(*CELL, "seed").unique([*CELL, "seed"], keep="first", maintain_order=True)
 
 
 def _with_chosen_rate(cell: pl.DataFrame, rates: Sequence[float]) -> pl.DataFrame:
-    per_rate = {rate: cell.filter(pl.col("learning_rate") == rate) for rate in rates}
+    per_rate = {rate: cell.filter(learning_rate=rate) for rate in rates}
     shared = set.intersection(*(set(runs["seed"].to_list()) for runs in per_rate.values()))
     trials = sorted(shared)[:TRIAL_SEEDS]
     accuracies = {}
@@ -61,33 +77,84 @@ def _with_chosen_rate(cell: pl.DataFrame, rates: Sequence[float]) -> pl.DataFram
     return per_rate[choose_learning_rate(accuracies)]
 
 
-def summarize_accuracy(runs: pl.DataFrame) -> pl.DataFrame:
+def dataset_sizes(runs: pl.DataFrame, measurements: pl.DataFrame) -> DatasetSizes:
+    """Return the object sizes of each dataset: those at which a run has an accuracy.
+
+    If the scenarios cannot divide them, the table is incomplete, and the sizes of the paper count.
+    """
+    tested = measurements.filter(measurement="test", quantity="accuracy")
+    found = (
+        runs.select("run_id", "dataset", "scenario")
+        .join(tested, on="run_id", how="left")
+        .group_by("dataset")
+        .agg(pl.col("scenario").unique(), pl.col("object_size").drop_nulls().unique().sort())
+    )
+    return {
+        dataset: tuple(sizes) if all(train_spans(Scenario(s), sizes) for s in names) else SIZES
+        for dataset, names, sizes in found.iter_rows()
+    }
+
+
+def train_spans(scenario: Scenario, sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return first and last of each group of adjacent sizes that a scenario trains on.
+
+    Empty for a scenario that cannot divide these sizes.
+
+    Examples:
+        >>> train_spans(Scenario("train@28+80-160"), (28, 40, 56, 80, 112, 160, 224))
+        [(28, 28), (80, 160)]
+    """
+    try:
+        trained = scenario.train_sizes(sizes)
+    except OptionError:
+        return []
+    rows = [sizes.index(size) for size in trained]
+    breaks = [i for i in range(1, len(rows)) if rows[i] != rows[i - 1] + 1]
+    ends = zip([0, *breaks], [*breaks, len(rows)], strict=True)
+    return [(trained[first], trained[last - 1]) for first, last in ends if trained]
+
+
+def accuracy_matrix(
+    runs: pl.DataFrame, measurements: pl.DataFrame, sizes: DatasetSizes
+) -> NDArray[np.float64]:
+    """`-> [runs, largest size + 1]`: accuracy of each run by object size; NaN where missing."""
+    rows = runs.select("run_id").with_row_index("row")
+    found = measurements.filter(measurement="test", quantity="accuracy").join(rows, on="run_id")
+    known = [size for own in sizes.values() for size in own] + found["object_size"].to_list()
+    matrix = np.full((len(runs), max(known, default=0) + 1), np.nan)
+    matrix[found["row"], found["object_size"].to_numpy()] = found["value"]
+    return matrix
+
+
+def summarize_accuracy(
+    runs: pl.DataFrame, matrix: NDArray[np.float64], sizes: DatasetSizes
+) -> pl.DataFrame:
     """Return one row per cell: statistics of the test accuracy, seeds and missing seeds.
 
-    A seed counts as missing in a cell if another cell of the same protocol and dataset has it.
-    `gap` is the generalisation gap: mean accuracy at the trained object sizes minus mean accuracy
-    at the others, which is the area lost outside the training range divided by its width.
+    A seed is missing in a cell if another cell of the same protocol and dataset has it. `gap` is
+    the generalisation gap: mean accuracy at the trained object sizes minus mean accuracy at the
+    others. It is null in `all2all`.
     """
     expected = {
         keys: set(group["seed"].to_list()) for keys, group in runs.group_by("protocol", "dataset")
     }
     rows = []
-    for keys, cell in runs.group_by(CELL, maintain_order=True):
-        rows.append(_summarize_cell(keys, cell, expected[keys[:2]]))
+    for keys, cell in runs.with_row_index("row").group_by(CELL, maintain_order=True):
+        own = sizes[str(keys[1])]
+        gaps = generalization_gaps(matrix[cell["row"]][:, own], Scenario(keys[2]), own)
+        rows.append(_summarize_cell(keys, cell, gaps, expected[keys[:2]]))
     return pl.DataFrame(rows, infer_schema_length=None).sort(*CELL)
 
 
 def _summarize_cell(
-    keys: tuple[Any, ...], cell: pl.DataFrame, expected: set[int]
+    keys: tuple[Any, ...], cell: pl.DataFrame, gaps: list[float], expected: set[int]
 ) -> dict[str, Any]:
     defined = cell.filter(pl.col("test_accuracy").is_not_null())
     accuracies = defined["test_accuracy"].to_list()
-    interval = bootstrap_interval(accuracies)
-    gaps = [gap for gap in generalization_gaps(cell, Scenario(keys[2])) if np.isfinite(gap)]
-    gap_interval = bootstrap_interval(gaps)
+    interval, gap_interval = bootstrap_interval(accuracies), bootstrap_interval(gaps)
     return {
         **dict(zip(CELL, keys, strict=True)),
-        "model_name": cell["model_name"][0],
+        "variant": cell["variant"][0],
         "dataset_name": cell["dataset_name"][0],
         "learning_rate": cell["learning_rate"][0],
         "seeds": defined["seed"].to_list(),
@@ -105,122 +172,121 @@ def _summarize_cell(
     }
 
 
-def generalization_gaps(cell: pl.DataFrame, scenario: Scenario) -> NDArray[np.float64]:
-    """`-> [runs]`: accuracy at trained sizes minus at others, per run; NaN in `all2all`."""
-    sizes = sizes_of(cell)
-    accuracies = cell.select(_columns(sizes)).to_numpy().astype(np.float64)
+def generalization_gaps(
+    accuracies: NDArray[np.float64], scenario: Scenario, sizes: Sequence[int] = SIZES
+) -> list[float]:
+    """`[runs, sizes] -> gaps`: accuracy at trained sizes minus at others, where both are known."""
     trained = np.isin(sizes, scenario.train_sizes(sizes))
     if trained.all():
-        return np.full(len(accuracies), np.nan)
-    gaps: NDArray[np.float64] = accuracies[:, trained].mean(1) - accuracies[:, ~trained].mean(1)
-    return gaps
+        return []
+    gaps = accuracies[:, trained].mean(1) - accuracies[:, ~trained].mean(1)
+    return [float(gap) for gap in gaps if np.isfinite(gap)]
 
 
-def summarize_sizes(runs: pl.DataFrame) -> pl.DataFrame:
+def summarize_sizes(
+    runs: pl.DataFrame, matrix: NDArray[np.float64], sizes: DatasetSizes
+) -> pl.DataFrame:
     """Return mean and interval of the accuracy at each object size, one row per cell and size."""
-    parts = []
-    for keys, cell in runs.group_by(CELL, maintain_order=True):
-        sizes = sizes_of(cell)
-        values = cell.select(_columns(sizes)).to_numpy().astype(np.float64)
+    schema: dict[str, Any] = {"object_size": pl.Int64} | dict.fromkeys(
+        ("mean", "low", "high"), pl.Float64
+    )
+    schema |= {**dict.fromkeys(CELL, pl.String), "runs": pl.Int32}
+    parts = [pl.DataFrame(schema=schema)]
+    for keys, cell in runs.with_row_index("row").group_by(CELL, maintain_order=True):
+        own = sizes[str(keys[1])]
+        values = matrix[cell["row"]][:, own]
         values = values[np.isfinite(values).all(axis=1)]
         if not len(values):
             continue
         low, high = bootstrap_means(values)
-        part = {"object_size": sizes, "mean": values.mean(0), "low": low, "high": high}
+        part = {"object_size": own, "mean": values.mean(0), "low": low, "high": high}
         cells = {name: pl.lit(key) for name, key in zip(CELL, keys, strict=True)}
         parts.append(pl.DataFrame(part).with_columns(**cells, runs=pl.lit(len(values))))
-    if not parts:
-        return pl.DataFrame(schema={**dict.fromkeys(CELL, pl.String), "object_size": pl.Int64})
     return pl.concat(parts).fill_nan(None).sort(*CELL, "object_size")
 
 
-def _columns(sizes: Iterable[int]) -> list[str]:
-    return [f"accuracy_{size}" for size in sizes]
-
-
-def summarize_equivariance(runs: pl.DataFrame) -> pl.DataFrame:
+def summarize_equivariance(
+    runs: pl.DataFrame, measurements: pl.DataFrame, sizes: DatasetSizes
+) -> pl.DataFrame:
     """Return the equivariance error of every run and stage, over the pairs inside its test sizes.
 
     `error` is the mean over all test objects and pairs whose error is defined; `undefined`
-    counts the others. Stages are in the order of the model, `last` marks its last.
+    counts the others. Stages are in the order of the model; `last` marks its last.
     """
-    columns = [match for name in runs.columns if (match := _ERROR_COLUMN.match(name))]
-    schema = {**dict.fromkeys((*CELL, "stage"), pl.String), "seed": pl.Int64}
-    schema |= {"last": pl.Boolean, "error": pl.Float64, "undefined": pl.Int64}
-    schema |= {"test_accuracy": pl.Float64}
-    known_stages = list(dict.fromkeys(match["stage"] for match in columns))
-    rows = []
-    sizes = {str(keys[0]): sizes_of(part) for keys, part in runs.group_by("dataset")}
-    for run in runs.iter_rows(named=True) if columns else ():
-        tested = set(Scenario(run["scenario"]).test_sizes(sizes[run["dataset"]]))
-        inside = [m for m in columns if {int(m["first"]), int(m["second"])} <= tested]
-        known = {name: run[name] for name in (*CELL, "seed", "test_accuracy")}
-        found = []
-        for stage in _ordered_stages(run, known_stages):
-            error, undefined = _mean_error(run, [m for m in inside if m["stage"] == stage])
-            if error is not None or undefined:
-                found.append({**known, "stage": stage, "error": error, "undefined": undefined})
-        rows += [{**row, "last": row is found[-1]} for row in found]
-    return pl.DataFrame(rows, schema=schema)
+    is_tested = [pl.lit(False)]
+    for dataset, scenario in runs.select("dataset", "scenario").unique().iter_rows():
+        tested = Scenario(scenario).test_sizes(sizes[dataset])
+        inside = pl.col("from_size").is_in(tested) & pl.col("to_size").is_in(tested)
+        is_tested.append(inside & (pl.col("dataset") == dataset) & (pl.col("scenario") == scenario))
+    undefined = pl.col("undefined").fill_null(0)
+    weight = pl.when(pl.col("value").is_not_null()).then(pl.col("objects") - undefined)
+    run = ("run_id", *CELL, "seed", "test_accuracy")
+    return (
+        runs.select(run)
+        .join(
+            measurements.filter(measurement="equivariance", quantity="error"),
+            on="run_id",
+            maintain_order="left_right",
+        )
+        .filter(pl.any_horizontal(is_tested))
+        .group_by(*run, "stage", maintain_order=True)
+        .agg(
+            error=pl.when(weight.sum() > 0).then((pl.col("value") * weight).sum() / weight.sum()),
+            undefined=undefined.sum(),
+        )
+        .filter(pl.col("error").is_not_null() | (pl.col("undefined") > 0))
+        .with_columns(last=pl.int_range(1, pl.len() + 1).over("run_id") == pl.len().over("run_id"))
+        .select(*CELL, "stage", "seed", "last", "error", "undefined", "test_accuracy")
+    )
 
 
-def _ordered_stages(run: dict[str, Any], known_stages: list[str]) -> list[str]:
-    """Return the stages of a run from first to last; tables without that order have their own."""
-    recorded = run.get("equivariance.stages")
-    return json.loads(recorded) if recorded else known_stages
+_TIMES = {
+    "median_epoch_seconds": "epoch_seconds",
+    "first_epoch_seconds": "first_epoch_seconds",
+    "last_epoch_seconds": "last_epoch_seconds",
+    "median_train_seconds": "train_seconds",
+}
+_COSTS = (
+    "inference_seconds",
+    "peak_memory_bytes",
+    "operations_by_formula",
+    "operations_executed",
+    "parameters",
+)
 
 
-def _mean_error(run: dict[str, Any], columns: Iterable[re.Match[str]]) -> tuple[float | None, int]:
-    total, defined, undefined = 0.0, 0, 0
-    objects = run.get("equivariance.objects") or 0
-    for match in columns:
-        lost = run.get(f"{match[0]}_undefined") or 0
-        mean = run[match[0]]
-        undefined += lost
-        if mean is not None:
-            total += mean * (objects - lost)
-            defined += objects - lost
-    return (total / defined if defined else None), undefined
-
-
-def summarize_costs(runs: pl.DataFrame) -> pl.DataFrame:
+def summarize_costs(
+    runs: pl.DataFrame, measurements: pl.DataFrame, sizes: DatasetSizes
+) -> pl.DataFrame:
     """Return seconds per epoch and image, memory and operations per protocol, dataset and model.
 
-    Times are those of the fastest run, since whatever else a machine does only adds to them; the
-    others are medians. An epoch contains the pass over the validation images, `train_seconds` does
-    not. `epoch_ratio` and `train_ratio` are these times divided by those of `standard`, null
-    without one.
+    Times are those of the fastest run, since other load on the machine only adds to them, for
+    training on a third of the object sizes; the rest are medians. An epoch includes the pass over
+    the validation images, `train_seconds` does not. `epoch_ratio` and `train_ratio` divide these
+    times by those of `standard`; they are null without one.
     """
-    wanted = {
-        "median_epoch_seconds": "epoch_seconds",
-        "first_epoch_seconds": "first_epoch_seconds",
-        "last_epoch_seconds": "last_epoch_seconds",
-        "median_train_seconds": "train_seconds",
-        "cost.inference_seconds": "inference_seconds",
-        "cost.peak_memory_bytes": "peak_memory_bytes",
-        "cost.operations_by_formula": "operations_by_formula",
-        "cost.operations_executed": "operations_executed",
-        "cost.parameters": "parameters",
-    }
-    present = {name: label for name, label in wanted.items() if name in runs.columns}
-    # An epoch of all2all sees three times the images of the others.
-    comparable = runs.with_columns(
-        pl.when(pl.col("scenario") == Scenario.ALL_TO_ALL.value)
-        .then(pl.col(name) / 3)
-        .otherwise(pl.col(name))
-        .alias(name)
-        for name in present
-        if name.endswith(("epoch_seconds", "train_seconds"))
-    )
-    columns = [
-        (values.min() if label.endswith("_seconds") else values.median()).alias(label)
-        for name, label in present.items()
-        for values in [pl.col(name).cast(pl.Float64)]
+    measured = measurements.filter(measurement="cost")
+    # An epoch of all2all sees three times the images of a third of the sizes.
+    thirds = [
+        (dataset, scenario, 3 * len(Scenario(scenario).train_sizes(own)) / len(own))
+        for dataset, scenario in runs.select("dataset", "scenario").unique().iter_rows()
+        for own in [sizes[dataset]]
     ]
-    keys = ("protocol", "dataset", "dataset_name", "model", "model_name")
-    costs = comparable.group_by(*keys, maintain_order=True).agg(*columns, runs=pl.len())
-    absent = [label for name, label in wanted.items() if name not in present]
-    costs = costs.with_columns(pl.lit(None, pl.Float64).alias(name) for name in absent)
+    schema = {"dataset": pl.String, "scenario": pl.String, "thirds": pl.Float64}
+    joined = runs.join(
+        pl.DataFrame(thirds, schema, orient="row"),
+        on=("dataset", "scenario"),
+        maintain_order="left",
+    ).with_columns((pl.col(name) / pl.col("thirds")).alias(label) for name, label in _TIMES.items())
+    for name in _COSTS:
+        values = measured.filter(quantity=name).select("run_id", pl.col("value").alias(name))
+        joined = joined.join(values, on="run_id", how="left", maintain_order="left")
+    columns = [*_TIMES.values(), *_COSTS]
+    keys = ("protocol", "dataset", "dataset_name", "model", "options")
+    costs = joined.group_by(*keys, maintain_order=True).agg(
+        *(pl.col(c).min() if c.endswith("_seconds") else pl.col(c).median() for c in columns),
+        runs=pl.len(),
+    )
     return costs.with_columns(
         epoch_ratio=_ratio_to_standard("epoch_seconds"),
         train_ratio=_ratio_to_standard("train_seconds"),
@@ -228,31 +294,20 @@ def summarize_costs(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ratio_to_standard(name: str) -> pl.Expr:
-    standard = pl.col(name).filter(pl.col("model") == "standard").first()
-    return pl.col(name) / standard.over("protocol", "dataset")
+    is_standard = (pl.col("model") == "standard") & (pl.col("options") == "")
+    return pl.col(name) / pl.col(name).filter(is_standard).first().over("protocol", "dataset")
 
 
-def find_variants(models: Iterable[str]) -> set[str]:
-    """Return those that are another one of them with some options changed, `name {…}`.
-
-    Examples:
-        >>> find_variants(["xu", "xu {…}", "mine {…}"])
-        {'xu {…}'}
-    """
-    names = set(models)
-    return {name for name in names if name.partition(" {")[0] in names - {name}}
-
-
-def rank_cells(cells: pl.DataFrame, protocol: str) -> Ranking | None:
+def rank_cells(cells: pl.DataFrame, protocol: str) -> Ranking[ModelKey] | None:
     """Rank the models of one protocol over datasets and scenarios by their mean accuracy.
 
-    Variants are left out.
+    Variants, whose model was also run as it is, are left out.
     """
-    scores: dict[object, dict[str, float]] = {}
-    variants = find_variants(cells["model"])
-    for row in cells.filter(pl.col("protocol") == protocol).iter_rows(named=True):
-        if row["mean"] is not None and row["model"] not in variants:
-            scores.setdefault((row["dataset"], row["scenario"]), {})[row["model"]] = row["mean"]
+    scores: dict[object, dict[ModelKey, float]] = {}
+    ranked = cells.drop_nulls("mean").filter(protocol=protocol, variant=False)
+    for row in ranked.iter_rows(named=True):
+        key = ModelKey(row["model"], row["options"])
+        scores.setdefault((row["dataset"], row["scenario"]), {})[key] = row["mean"]
     return rank_models(scores)
 
 
@@ -261,17 +316,15 @@ def compare_models(cells: pl.DataFrame) -> pl.DataFrame:
     rows = []
     names = ("protocol", "dataset", "scenario")
     for keys, group in cells.group_by(*names, maintain_order=True):
-        results = {
-            row["model"]: dict(zip(row["seeds"], row["accuracies"], strict=True))
-            for row in group.iter_rows(named=True)
-        }
-        for first, second in combinations(results, 2):
-            paired = compare_paired(results[first], results[second])
+        for first, second in combinations(group.to_dicts(), 2):
+            paired = compare_paired(_by_seed(first), _by_seed(second))
             rows.append(
                 {
                     **dict(zip(names, keys, strict=True)),
-                    "first": first,
-                    "second": second,
+                    "first": first["model"],
+                    "first_options": first["options"],
+                    "second": second["model"],
+                    "second_options": second["options"],
                     "seeds": len(paired.seeds),
                     "missing": len(paired.missing),
                     "difference": paired.difference,
@@ -285,21 +338,5 @@ def compare_models(cells: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def channel_correlations(selection: RunSelection, layer: str, item: int) -> list[Correlation]:
-    """Return Pearson's r of object size and chosen kernel size by channel, for one test object."""
-    chosen = selection.chosen[layer][:, item]
-    return [pearson(selection.sizes, kernel_sizes) for kernel_sizes in chosen.T]
-
-
-def count_strong(correlations: Iterable[Correlation], above: float = 0.9) -> int:
-    """Return how many channels follow the object with an r above a bound."""
-    return sum(c.r is not None and c.r > above for c in correlations)
-
-
-def best_channels(correlations: Sequence[Correlation]) -> list[int]:
-    """Return the channels, those that follow the object best first; constant ones come last."""
-    return sorted(range(len(correlations)), key=lambda c: -_r_or_least(correlations[c]))
-
-
-def _r_or_least(correlation: Correlation) -> float:
-    return -2.0 if correlation.r is None else correlation.r
+def _by_seed(cell: dict[str, Any]) -> dict[int, float]:
+    return dict(zip(cell["seeds"], cell["accuracies"], strict=True))

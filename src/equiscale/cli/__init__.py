@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from equiscale import __version__
-from equiscale.cli import basis, bench, data, measure, models, report, runs, sweep, train
+from equiscale.cli import bench, data, measure, models, report, runs, sweep, train
 from equiscale.core.errors import EquiscaleError
 
 USAGE_ERROR = 2
@@ -20,7 +20,6 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.command("models")(models.models)
-app.add_typer(basis.app, name="basis")
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
 app.command("bench")(bench.bench)

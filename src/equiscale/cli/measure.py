@@ -1,4 +1,4 @@
-"""`equiscale measure`: what a record holds, for a model trained elsewhere."""
+"""`equiscale measure`: the measurements of a record, for a model in a file."""
 
 from __future__ import annotations
 
@@ -62,14 +62,13 @@ def _check_match(model: nn.Module, dataset: StirDataset) -> None:
     spec: Any = model.spec
     if (spec.in_channels, spec.num_classes) != (dataset.channels, dataset.num_classes):
         raise OptionError(
-            f"the model takes {spec.in_channels} channels and knows {spec.num_classes} classes, "
+            f"the model takes {spec.in_channels} channels and has {spec.num_classes} classes, "
             f"but {dataset.name!r} has {dataset.channels} and {dataset.num_classes}"
         )
 
 
 def _measure(model: nn.Module, dataset: StirDataset, out: Path | None) -> None:
-    from equiscale.metrics.accuracy import measure_predictions
-    from equiscale.sweeps.measurements import MEASUREMENTS
+    from equiscale.sweeps.measurements import MEASUREMENTS, measure_predictions
 
     status = Console(stderr=True)
     with status.status("predicting"):

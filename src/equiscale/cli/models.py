@@ -1,4 +1,4 @@
-"""`equiscale models`: the registered models, as a table, and the card of one."""
+"""`equiscale models`: the registered models in tables, and the card of one."""
 
 from __future__ import annotations
 
@@ -17,41 +17,40 @@ if TYPE_CHECKING:
 
 def models(
     name: str | None = typer.Argument(
-        None, help="Show the card of this one; package.module:factory works too."
+        None, help="Show the card of this model; package.module:factory works too."
     ),
-    markdown: bool = typer.Option(False, "--markdown", help="As a table for the documentation."),
 ) -> None:
-    """List the models, or show the card of one: what it guarantees, its limits, its options."""
+    """List the models, or show the card of one: its guarantee, limits and options."""
     from equiscale.models import list_models, model_card
 
     if name is not None:
         options.allow_local_models()
         _print_card(model_card(name))
-    elif markdown:
-        from equiscale.models.documentation import models_table
-
-        typer.echo(models_table(), nl=False)
     else:
-        _print_table([model_card(key) for key in list_models()])
+        _print_tables([model_card(key) for key in list_models()])
 
 
-def _print_table(cards: list[ModelCard]) -> None:
-    table = Table(
-        Column("model", no_wrap=True),
-        "group",
-        "title",
-        "proposed by",
-        box=None,
-        header_style="bold",
-    )
-    table.add_column("parameters", justify="right")
-    for card in cards:
-        table.add_row(
-            card.name, card.group, card.title, card.citation, f"{card.count_parameters():,}"
-        )
+def _print_tables(cards: list[ModelCard]) -> None:
     console = Console()
-    console.print(table)
-    console.print("Parameters for grey images and 36 classes. `equiscale models NAME` says more.")
+    models = _table("model", "group", "title", "proposed by")
+    models.add_column("parameters", justify="right")
+    variants = _table("variant", "group", "of", "what differs")
+    for card in cards:
+        if card.base is None:
+            count = f"{card.count_parameters():,}"
+            models.add_row(card.name, card.group, card.title, card.citation, count)
+        else:
+            variants.add_row(card.name, card.group, card.base, card.title)
+    console.print(models)
+    console.print()
+    console.print(variants)
+    console.print(
+        "\nParameters for grey images and 36 classes. `equiscale models NAME` shows a model's card."
+    )
+
+
+def _table(first: str, *others: str) -> Table:
+    return Table(Column(first, no_wrap=True), *others, box=None, header_style="bold")
 
 
 def _print_card(card: ModelCard) -> None:
@@ -59,6 +58,8 @@ def _print_card(card: ModelCard) -> None:
     table.add_column(style="bold")
     table.add_row(card.name, card.title)
     table.add_row("group", card.group)
+    if card.base is not None:
+        table.add_row("variant of", card.base)
     table.add_row("proposed by", card.citation)
     table.add_row("parameters", f"{card.count_parameters():,} (grey images, 36 classes)")
     table.add_row("guarantee", card.guarantee)

@@ -14,7 +14,7 @@ from equiscale.cli import options
 from equiscale.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from equiscale.analysis.runs import Runs
+    from equiscale.analysis.study import Study
 
 RunsSource = Annotated[
     Path,
@@ -45,9 +45,9 @@ def report(
         return
     from equiscale.report.page import write_page
 
-    runs = _read(directory)
-    write_page(runs, out)
-    typer.echo(f"{out}: {len(runs.table)} runs, {out.stat().st_size / 1e6:.2f} MB")
+    study = _read(directory)
+    write_page(study, out)
+    typer.echo(f"{out}: {len(study.runs)} runs, {out.stat().st_size / 1e6:.2f} MB")
 
 
 def figures(
@@ -66,8 +66,8 @@ def figures(
     from equiscale.report.figures import FIGURES, write_figures
 
     wanted = options.split_names(only) or tuple(FIGURES)
-    runs = _read(directory, models)
-    written = write_figures(runs, out, wanted, options.split_names(formats), data or None)
+    study = _read(directory, models)
+    written = write_figures(study, out, wanted, options.split_names(formats), data or None)
     for name, outcome in written.items():
         typer.echo(f"{name}: {outcome}")
 
@@ -78,13 +78,12 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Also write the table, as .csv.")] = None,
 ) -> None:
     """Print our accuracies beside the published ones, cell by cell."""
-    from equiscale.analysis.comparison import CITATION, compare_published
-    from equiscale.analysis.summaries import reported_runs, summarize_accuracy
+    from equiscale.analysis.comparison import CITATION
 
     if out is not None and out.suffix != ".csv":
         raise OptionError(f"{str(out)!r} must end in .csv")
-    cells = summarize_accuracy(reported_runs(_read(directory, models).table))
-    compared = compare_published(cells)
+    study = _read(directory, models)
+    cells, compared = study.cells, study.published
     if out is not None:
         from equiscale.core.files import atomic_write
 
@@ -126,7 +125,7 @@ def _comparison_table(rows: list[dict[str, object]]) -> Table:
 
 def _name_with_changes(row: dict[str, object]) -> str:
     """Return the model, and what was changed in the paper's protocol."""
-    from equiscale.runs.key import protocol_changes
+    from equiscale.core.protocol import protocol_changes
 
     changes = [protocol_changes(str(row["protocol"]))]
     if not row["same_rate"]:
@@ -172,20 +171,20 @@ def _percent(value: object) -> str:
     return f"{100 * float(str(value)):.2f} %"
 
 
-def _read(directory: Path, models: str = "") -> Runs:
-    """Read the runs, all or those of some models, and say what could not be read."""
-    from equiscale.analysis.runs import choose_models, read_runs
+def _read(directory: Path, models: str = "") -> Study:
+    """Read the runs, all or those of some models, and print what could not be read."""
+    from equiscale.analysis.runs import read_study
 
-    runs = read_runs(directory)
+    study = read_study(directory)
     console = Console(stderr=True)
-    for problem in runs.problems:
+    for problem in study.problems:
         console.print(f"left out: {problem}", markup=False, highlight=False, soft_wrap=True)
-    if count := runs.others.get("quarantined"):
+    if count := study.others.get("quarantined"):
         place = directory / "quarantine"
         remark = f"damaged records: {count} in {str(place)!r}; run them again"
         console.print(remark, markup=False, highlight=False, soft_wrap=True)
     names = options.split_names(models)
-    return choose_models(runs, names) if names else runs
+    return study.of_models(names) if names else study
 
 
 def _serve(directory: Path, port: int) -> None:

@@ -29,21 +29,21 @@ def status(directory: options.RunsDirectory = options.DEFAULT_RUNS) -> None:
 
 
 def collect(
-    out: Annotated[Path, typer.Option(help="Table to write: .parquet or .csv.")],
+    out: Annotated[Path, typer.Option(help="Table of runs to write: .parquet or .csv.")],
     directory: options.RunsDirectory = options.DEFAULT_RUNS,
 ) -> None:
-    """Write all finished runs as one table; others may still be running."""
-    from equiscale.runs.table import check_table_path, record_row, write_table
+    """Write all finished runs as two tables: runs, and measurements beside it."""
+    from equiscale.runs.table import check_table_path, measurements_path, write_tables
 
     check_table_path(out)
     problems: list[str] = []
-    rows = [record_row(record) for record in _existing_store(directory).load_all(problems=problems)]
-    if not rows and not problems:
+    records = list(_existing_store(directory).load_all(problems=problems))
+    if not records and not problems:
         raise RunsError(f"no finished run in {str(directory)!r}: `equiscale train` makes one")
-    write_table(rows, out)
-    typer.echo(f"{out}: {len(rows)} runs")
+    count = write_tables(records, out)
+    typer.echo(f"{out}, {measurements_path(out).name}: {count} runs")
     if problems:
-        raise CorruptRecordError("; ".join(problems) + ". The table has all the others")
+        raise CorruptRecordError("; ".join(problems) + ". The tables have all the others")
 
 
 def _existing_store(directory: Path) -> RunStore:

@@ -1,4 +1,4 @@
-"""How many operations a layer takes by the paper's formulas, per pair of channels."""
+"""The paper's formulas for the operations of a layer, per pair of channels."""
 
 from __future__ import annotations
 

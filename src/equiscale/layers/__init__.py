@@ -1,13 +1,13 @@
-"""Layers to drop into any network. Knows only torch and `equiscale.core`."""
+"""Layers for any network: scaled convolutions, scale channels, and other methods to compare."""
 
 from equiscale.layers.baselines.gaussian_derivative import GaussianDerivativeConv2d
 from equiscale.layers.baselines.multi_scale import KanazawaConv2d, XuConv2d
 from equiscale.layers.baselines.riesz import RieszConv2d
 from equiscale.layers.baselines.steerable import SteerableConv2d, SteerableLift2d
-from equiscale.layers.channel_pool import pool_channels
 from equiscale.layers.channels import (
-    ImagePyramid,
+    RescaledViews,
     ScaleChannels,
+    pool_views,
     scale_channels,
     scale_factors,
 )
@@ -19,8 +19,8 @@ from equiscale.layers.scaled.pooling import ScalePool, scale_pool
 __all__ = [
     "GaussianDerivativeConv2d",
     "GlobalMaxPool",
-    "ImagePyramid",
     "KanazawaConv2d",
+    "RescaledViews",
     "RieszConv2d",
     "SConv2d",
     "ScaleChannels",
@@ -29,7 +29,7 @@ __all__ = [
     "SteerableLift2d",
     "XuConv2d",
     "convert",
-    "pool_channels",
+    "pool_views",
     "scale_channels",
     "scale_factors",
     "scale_pool",

@@ -1,4 +1,7 @@
-"""Scale channels: one classifier with shared weights on several resized copies of the image."""
+"""Scale channels: one network with shared weights, run on rescaled views of the image.
+
+The answers of the views are pooled. `scale_channels(net)` and `ScaleChannels(net)` are the same.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -15,26 +18,125 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_numbers
 from equiscale.core.registry import unknown_name_message
-from equiscale.layers.channel_pool import (
-    ChannelPool,
-    check_channel_pool,
-    check_dropout,
-    draw_channels,
-    pool_channels,
-)
+from equiscale.layers.precision import autocast_is_on, single
 from equiscale.layers.scaled.kernel_scaling import (
     Interpolation,
     check_interpolation,
     resampling_matrix,
 )
 
+Canvas = Literal["none", "zeros", "replicate"]
+CANVASES: tuple[Canvas, ...] = get_args(Canvas)
+ViewPool = Literal["vote", "mixture", "mean", "max", "logsumexp"]
+VIEW_POOLS: tuple[ViewPool, ...] = get_args(ViewPool)
 
-def scale_factors(smallest: float, largest: float, per_octave: int = 2) -> tuple[float, ...]:
-    """Return a geometric sequence of factors, ascending, that contains 1 if it lies inside.
+
+# --- Pooling --------------------------------------------------------------------------------------
+
+
+def pool_views(logits: Tensor, mode: ViewPool, kept: Tensor | None = None) -> Tensor:
+    """`[N, S, K] -> [N, K]`: pool the answers of S views.
+
+    - `mixture`: the logarithm of the mean probability over views. An unsure view counts little,
+      and no view can outvote the others by the height of its logits.
+    - `vote`: the same, with each view weighted by the inverse of its perplexity: a view that
+      hesitates between n classes has the n-th part of a vote.
+    - `mean`, `max`: of the logits.
+    - `logsumexp`: of the logits, minus log S, so that views that agree give what one of them gives.
+
+    Mixture and vote return log-probabilities and need at least two classes. Half precision is
+    pooled in float32.
 
     Args:
-        smallest: No factor is below it.
-        largest: No factor is above it.
+        logits: Answer of each view.
+        mode: How to pool.
+        kept: `[N, S]`, which views count; all by default, and at least one per sample.
+
+    Examples:
+        >>> pool_views(torch.tensor([[[0.0, 2.0], [1.0, 0.0]]]), "mean")
+        tensor([[0.5000, 1.0000]])
+        >>> sure, unsure = [4.0, 0.0], [0.0, 0.1]
+        >>> pool_views(torch.tensor([[sure, unsure]]), "mixture").exp()
+        tensor([[0.7285, 0.2715]])
+        >>> pool_views(torch.tensor([[sure, unsure]]), "vote").exp()
+        tensor([[0.8026, 0.1974]])
+    """
+    check_view_pool(mode)
+    if mode in ("vote", "mixture") and logits.shape[2] == 1:
+        raise ShapeError(
+            f"pool={mode!r} mixes probabilities and needs at least two classes, got one logit per "
+            'image: give the classifier one logit per class, or use pool="mean"'
+        )
+    pooled = _pool(single(logits), mode, kept)
+    return pooled if autocast_is_on(logits) else pooled.to(logits.dtype)
+
+
+def _pool(logits: Tensor, mode: ViewPool, kept: Tensor | None) -> Tensor:
+    if mode == "mixture":
+        return _pool(logits.log_softmax(dim=2), "logsumexp", kept)
+    if kept is None:
+        kept = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+    if mode == "vote":
+        return _vote(logits.log_softmax(dim=2), kept)
+    count, dropped = kept.sum(dim=1, keepdim=True), ~kept[:, :, None]
+    if mode == "mean":
+        return logits.masked_fill(dropped, 0).sum(dim=1) / count
+    logits = logits.masked_fill(dropped, -math.inf)
+    if mode == "max":
+        return logits.max(dim=1).values
+    return logits.logsumexp(dim=1) - count.to(logits.dtype).log()
+
+
+def _vote(log_probabilities: Tensor, kept: Tensor) -> Tensor:
+    """Mix probabilities, with each view weighted by the inverse of its perplexity."""
+    finite = log_probabilities.clamp_min(torch.finfo(log_probabilities.dtype).min)
+    negative_entropy = (log_probabilities.exp() * finite).sum(dim=2)
+    log_weight = negative_entropy.masked_fill(~kept, -math.inf).log_softmax(dim=1)
+    return (log_probabilities + log_weight[:, :, None]).logsumexp(dim=1)
+
+
+def check_view_pool(mode: str) -> None:
+    """Raise `OptionError` unless `mode` names a way to pool views."""
+    if mode not in VIEW_POOLS:
+        raise OptionError(unknown_name_message("pool", mode, VIEW_POOLS))
+
+
+# --- Dropout of views -----------------------------------------------------------------------------
+
+
+def check_dropout(dropout: object) -> None:
+    """Raise `OptionError` unless the probability is a number from 0 to below 1."""
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+        raise OptionError(f"dropout must be a number from 0 to below 1, got {dropout!r}")
+
+
+def draw_views(num_samples: int, num_views: int, dropout: float) -> Tensor:
+    """Return `[N, S]`: which views of which samples are kept; at least one per sample.
+
+    Each is dropped with this probability. The numbers come from torch's global generator on the
+    CPU, which a training loop seeds; their count does not depend on the outcome.
+    """
+    chances = torch.rand(num_samples, num_views)
+    return (chances >= dropout) | (chances == chances.max(dim=1, keepdim=True).values)
+
+
+def spread_views(logits: Sequence[Tensor], kept: Tensor) -> Tensor:
+    """`S × [N_s, K], [N, S] -> [N, S, K]`: logits of the kept samples, and zeros elsewhere."""
+    whole = logits[0].new_zeros(*kept.shape, logits[0].shape[1])
+    for view, values in enumerate(logits):
+        whole[kept[:, view], view] = values
+    return whole
+
+
+# --- Views ----------------------------------------------------------------------------------------
+
+
+def scale_factors(smallest: float, largest: float, per_octave: int = 2) -> tuple[float, ...]:
+    """Return all powers of 2^(1/per_octave) from `smallest` to `largest`, ascending.
+
+    Args:
+        smallest: Lower bound of the factors.
+        largest: Upper bound of the factors.
         per_octave: Factors per doubling.
 
     Examples:
@@ -43,8 +145,8 @@ def scale_factors(smallest: float, largest: float, per_octave: int = 2) -> tuple
     """
     if not 0 < smallest <= largest < math.inf or per_octave < 1:
         raise OptionError(
-            f"needs 0 < smallest <= largest and at least one factor per octave, got {smallest}, "
-            f"{largest}, {per_octave}"
+            "scale_factors needs 0 < smallest <= largest and at least one factor per octave, got "
+            f"{smallest}, {largest}, {per_octave}"
         )
     tolerance = 1e-9
     first = math.ceil(math.log2(smallest) * per_octave - tolerance)
@@ -54,20 +156,11 @@ def scale_factors(smallest: float, largest: float, per_octave: int = 2) -> tuple
     return tuple(2 ** (step / per_octave) for step in range(first, last + 1))
 
 
-Canvas = Literal["none", "zeros", "replicate"]
-CANVASES: tuple[Canvas, ...] = get_args(Canvas)
-"""What surrounds a reduced copy up to the size of the image: nothing, zeros, or its own border."""
-
 FACTORS = scale_factors(0.35, 1.42)
-"""Two octaves, the range of object sizes in STIR: an object of any size is shown at a size that
-some copy of a training image has shown."""
-
-TRAIN_FACTORS = scale_factors(0.125, 2.83)
-"""What the model `scale_channels` is trained with: also copies so small or so large that little can
-be told, meant to teach it to be unsure there."""
+"""Two octaves, the range of object sizes in STIR."""
 
 DROPOUT = 0.75
-"""Of ten copies, two or three take part in a training step on average; of five, one or two."""
+"""Of five views, one or two take part in a training step on average."""
 
 
 def resize_images(
@@ -75,14 +168,14 @@ def resize_images(
 ) -> Tensor:
     """`[N, C, H, W] -> [N, C, round(H·factor), round(W·factor)]`, antialiased when it shrinks.
 
-    Values are those of `torch.nn.functional.interpolate`, with `antialias=True` when it shrinks,
-    written as two matrix products, which differentiate and export everywhere.
+    The values are those of `torch.nn.functional.interpolate`, with `antialias=True` when it
+    shrinks, computed as two matrix products, which can be differentiated and exported.
 
     Args:
         images: Images of any height and width.
         factor: New side over old side.
         interpolation: As for kernels.
-        blur: Standard deviation of a Gaussian that is applied behind, in new pixels.
+        blur: Standard deviation of a Gaussian filter applied afterwards, in new pixels.
 
     Examples:
         >>> resize_images(torch.zeros(2, 3, 64, 48), 0.5).shape
@@ -90,28 +183,6 @@ def resize_images(
     """
     ((rows, columns),) = _resizing_matrices(*images.shape[2:], (factor,), interpolation, blur)
     return _resample(images, rows, columns)
-
-
-def _cut(matrix: Tensor | None, size: int) -> Tensor | None:
-    """Return `size` rows of a resizing matrix, from a random place on."""
-    if matrix is None or len(matrix) <= size:
-        return matrix
-    first = int(torch.randint(len(matrix) - size + 1, ()))
-    return matrix[first : first + size]
-
-
-def _resample(images: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
-    resized = images if rows is None else rows.to(images) @ images
-    return resized if columns is None else resized @ columns.to(images).T
-
-
-def _surround(copy: Tensor, height: int, width: int, canvas: Canvas) -> Tensor:
-    """Put a copy in the middle of a canvas of at least this size."""
-    down, across = max(0, height - copy.shape[2]), max(0, width - copy.shape[3])
-    if canvas == "none" or not (down or across):
-        return copy
-    margins = (across // 2, across - across // 2, down // 2, down - down // 2)
-    return F.pad(copy, margins, mode="constant" if canvas == "zeros" else "replicate")
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -138,41 +209,59 @@ def _gaussian_matrix(size: int, sigma: float) -> Tensor:
     return weight / weight.sum(dim=1, keepdim=True)
 
 
-class ImagePyramid(nn.Module):
-    """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`: resized copies of images.
+def _resample(images: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
+    resized = images if rows is None else rows.to(images) @ images
+    return resized if columns is None else resized @ columns.to(images).T
 
-    On a canvas, reduced copies are `[N, C, H, W]`.
 
-    In training most of the copies can be left out of each step; and of copies larger than any that
-    will be asked, a part of the size of the image is taken, at a place drawn anew for each step.
+def _crop(matrix: Tensor | None, size: int) -> Tensor | None:
+    """Return `size` consecutive rows of a resizing matrix, from a random one on."""
+    if matrix is None or len(matrix) <= size:
+        return matrix
+    first = int(torch.randint(len(matrix) - size + 1, ()))
+    return matrix[first : first + size]
+
+
+def _surround(view: Tensor, height: int, width: int, canvas: Canvas) -> Tensor:
+    """Put a view in the middle of a canvas of at least this size."""
+    down, across = max(0, height - view.shape[2]), max(0, width - view.shape[3])
+    if canvas == "none" or not (down or across):
+        return view
+    margins = (across // 2, across - across // 2, down // 2, down - down // 2)
+    return F.pad(view, margins, mode="constant" if canvas == "zeros" else "replicate")
+
+
+class RescaledViews(nn.Module):
+    """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`: rescaled views of images.
+
+    On a canvas, reduced views are `[N, C, H, W]`. In training, views can be dropped from each step,
+    and views larger than any used in evaluation are cropped to the size of the image, at a random
+    place in each step.
 
     Args:
-        factors: Sizes of the copies, relative to the image.
-        train_factors: Sizes of the copies in training, if they are to be others.
-        dropout: Probability with which a copy is left out of a training step; at least one,
-            drawn from torch's generator, always stays.
+        factors: Sizes of the views, relative to the image.
+        train_factors: Sizes of the views in training; None takes `factors`.
+        dropout: Probability of dropping a view from a training step; at least one is kept.
         interpolation: How images are resized.
-        blur: Standard deviation of a Gaussian in each copy's own pixels, 0 for none; from about 1
-            on, copies that were enlarged and copies that were shrunk are equally sharp.
-        canvas: What surrounds reduced copies up to the size of the image: nothing (`"none"`),
-            `"zeros"`, or the pixels of their border repeated (`"replicate"`).
+        blur: Standard deviation of a Gaussian filter in each view's own pixels, 0 for none. From
+            about 1 on, enlarged and reduced views are equally sharp.
+        canvas: What surrounds reduced views up to the size of the image: nothing (`"none"`),
+            `"zeros"`, or their border pixels repeated (`"replicate"`).
 
     Examples:
-        >>> copies = ImagePyramid((0.5, 1.0))(torch.zeros(1, 1, 64, 64))
-        >>> {factor: copy.shape[2] for factor, copy in copies.items()}
+        >>> views = RescaledViews((0.5, 1.0), canvas="none").eval()(torch.zeros(1, 1, 64, 64))
+        >>> {factor: view.shape[2] for factor, view in views.items()}
         {0.5: 32, 1.0: 64}
     """
 
-    canvas: Canvas = "none"  # also of modules that were pickled before there was one
-
     def __init__(
         self,
-        factors: Sequence[float],
+        factors: Sequence[float] = FACTORS,
         train_factors: Sequence[float] | None = None,
-        dropout: float = 0.0,
+        dropout: float = DROPOUT,
         interpolation: Interpolation = "bicubic",
         blur: float = 0.0,
-        canvas: Canvas = "none",
+        canvas: Canvas = "replicate",
     ) -> None:
         super().__init__()
         self.factors = _check_factors("factors", factors)
@@ -189,140 +278,45 @@ class ImagePyramid(nn.Module):
         self.dropout = dropout
         self.interpolation: Interpolation = interpolation
         self.blur = blur
-        self.canvas = canvas
+        self.canvas: Canvas = canvas
 
     def extra_repr(self) -> str:
         """Show the factors, the dropout and the canvas."""
         factors = ", ".join(f"{factor:.3g}" for factor in self.factors)
-        return f"factors=({factors}), dropout={self.dropout:g}, canvas={self.canvas}"
+        return f"factors=({factors}), dropout={self.dropout:g}, canvas={self.canvas!r}"
 
     def forward(self, x: Tensor) -> dict[float, Tensor]:
-        """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}`; see `copies`."""
-        return self.copies(x, self._draw_factors() if self.training else self.factors)
+        """`[N, C, H, W] -> {factor: view}`; in training, the views of one step."""
+        return self.make(x, self._draw_factors() if self.training else self.factors)
 
-    def copies(self, x: Tensor, factors: Sequence[float]) -> dict[float, Tensor]:
-        """`[N, C, H, W] -> {factor: [N, C, H·factor, W·factor]}` for these factors.
-
-        On a canvas, reduced copies are `[N, C, H, W]`.
-        """
+    def make(self, x: Tensor, factors: Sequence[float]) -> dict[float, Tensor]:
+        """`[N, C, H, W] -> {factor: view}` for these factors."""
         if x.ndim != 4 or not x.is_floating_point():
             raise ShapeError(
-                "a pyramid needs images [N, C, H, W] of floating-point numbers, got "
+                "views need images [N, C, H, W] of floating-point numbers, got "
                 f"{list(x.shape)} of {x.dtype}"
             )
         height, width = map(operator.index, x.shape[2:])  # numbers to a compiler, not symbols
         matrices = _resizing_matrices(height, width, tuple(factors), self.interpolation, self.blur)
-        copies = {}
+        views = {}
         for factor, (rows, columns) in zip(factors, matrices, strict=True):
             if factor > max(self.factors):
-                rows, columns = _cut(rows, height), _cut(columns, width)
-            copies[factor] = _surround(_resample(x, rows, columns), height, width, self.canvas)
-        return copies
+                rows, columns = _crop(rows, height), _crop(columns, width)
+            views[factor] = _surround(_resample(x, rows, columns), height, width, self.canvas)
+        return views
 
     def _draw_factors(self) -> tuple[float, ...]:
         """Return the factors of one training step."""
         if not self.dropout:
             return self.train_factors
-        (kept,) = draw_channels(1, len(self.train_factors), self.dropout).tolist()
+        (kept,) = draw_views(1, len(self.train_factors), self.dropout).tolist()
         return tuple(itertools.compress(self.train_factors, kept))
-
-
-REFUSALS = (RuntimeError, ValueError, AssertionError)
-"""What a network may raise that cannot take an image of some size."""
-
-
-class ScaleChannels(nn.Module):
-    """`[N, C, H, W] -> [N, K]`: any classifier, asked at several sizes of the image.
-
-    The weights are shared, so that an object that has changed its size looks, in another
-    channel, as it did before. In training most channels sit out each step: every channel then
-    has to classify by itself, at all the sizes that the factors make of the training images.
-
-    Args:
-        backbone: Maps `[N, C, h, w]` to logits `[N, K]` for every size that a factor gives.
-        factors: Sizes of the copies that are asked, relative to the image.
-        train_factors: Sizes of the copies that are trained, if they are to be others: with
-            smaller ones, the backbone learns when an object is too small to tell.
-        pool: How the channels are combined; see `pool_channels`.
-        dropout: Probability with which a channel sits out a training step.
-        interpolation: How images are resized.
-        blur: As for `ImagePyramid`.
-        canvas: As for `ImagePyramid`. On one, a reduced object is surrounded as a small object
-            is by its background, so that statistics and borders are those that training showed.
-
-    Examples:
-        >>> backbone = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
-        >>> ScaleChannels(backbone, factors=(0.5, 1.0))(torch.zeros(2, 1, 32, 32)).shape
-        torch.Size([2, 4])
-    """
-
-    def __init__(
-        self,
-        backbone: nn.Module,
-        factors: Sequence[float],
-        train_factors: Sequence[float] | None = None,
-        pool: ChannelPool = "mixture",
-        dropout: float = 0.0,
-        interpolation: Interpolation = "bicubic",
-        blur: float = 0.0,
-        canvas: Canvas = "none",
-    ) -> None:
-        super().__init__()
-        check_channel_pool(pool)
-        if not isinstance(backbone, nn.Module):
-            raise OptionError(f"the backbone must be a torch.nn.Module, got {backbone!r}")
-        self.backbone = backbone
-        self.pyramid = ImagePyramid(factors, train_factors, dropout, interpolation, blur, canvas)
-        self.pool: ChannelPool = pool
-
-    def extra_repr(self) -> str:
-        """Show the pooling."""
-        return f"pool={self.pool}"
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, K]`."""
-        return pool_channels(self.channel_logits(x), self.pool)
-
-    def channel_logits(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, S, K]`: what each channel says by itself."""
-        answers = []
-        for factor, copy in self.pyramid(x).items():
-            try:
-                logits = self.backbone(copy)
-            except REFUSALS as error:
-                if isinstance(error, torch.OutOfMemoryError) or not self._takes(x):
-                    raise
-                height, width = copy.shape[2:]
-                raise ShapeError(
-                    f"the backbone takes the image but not a copy of {height}×{width} pixels "
-                    f"(factor {factor:.3g}): {error}. Leave such copies out, in factors and "
-                    "train_factors; a network for images of one size can be asked at factors of "
-                    'at most 1, on a canvas (canvas="replicate")'
-                ) from error
-            _check_logits(logits, copy)
-            answers.append(logits)
-        return torch.stack(answers, dim=1)
-
-    def _takes(self, x: Tensor) -> bool:
-        """Whether the backbone has an answer to the images as they are."""
-        try:
-            with torch.no_grad():
-                self.backbone(x)
-        except REFUSALS:
-            return False
-        return True
-
-
-def _check_logits(logits: object, copy: Tensor) -> None:
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != copy.shape[0]:
-        found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ShapeError(f"the backbone must return logits [{copy.shape[0]}, K], got {found}")
 
 
 def _check_factors(name: str, factors: Sequence[float]) -> tuple[float, ...]:
     check_numbers(name, factors)
     numbers = tuple(float(factor) for factor in factors)
-    different = {f"{factor:.3g}" for factor in numbers}  # as maps of channels are named
+    different = {f"{factor:.3g}" for factor in numbers}  # as in names of stages
     if not all(factor > 0 for factor in numbers) or len(different) < len(numbers):
         raise OptionError(
             f"{name} must be positive numbers that differ in three digits, got {factors!r}"
@@ -335,30 +329,119 @@ def _check_blur(blur: object) -> None:
         raise OptionError(f"blur must be a number of pixels, at least 0, got {blur!r}")
 
 
-def scale_channels(
-    backbone: nn.Module,
-    factors: Sequence[float] = FACTORS,
-    train_factors: Sequence[float] | None = None,
-    pool: ChannelPool = "mixture",
-    dropout: float = DROPOUT,
-    interpolation: Interpolation = "bicubic",
-    blur: float = 0.0,
-    canvas: Canvas = "replicate",
-) -> ScaleChannels:
+# --- The wrapper ----------------------------------------------------------------------------------
+
+REFUSALS = (RuntimeError, ValueError, AssertionError)
+"""What a network may raise if it cannot take an image of some size."""
+
+
+class ScaleChannels(nn.Module):
+    """`[N, C, H, W] -> [N, K]`: any classifier, run on several rescaled views of the image.
+
+    The weights are shared, so an object that changes its size looks the same in another view. In
+    training most views are dropped from each step: the network then learns to classify each view
+    by itself, at all sizes that the factors make of the training images.
+
+    The output is log-probabilities of K ≥ 2 classes with `pool="mixture"` or `"vote"`, and pooled
+    logits otherwise. Train it with cross-entropy like the network itself.
+
+    The default factors suit objects from a quarter to the whole of the image. Reduced views stand
+    on a canvas of the size of the image, so that an object is surrounded by background as a small
+    object is. A network for images of one size needs factors of at most 1.
+
+    Args:
+        backbone: Maps views `[N, C, h, w]` to logits `[N, K]`.
+        factors: Sizes of the views, relative to the image.
+        train_factors: Sizes of the views in training; None takes `factors`.
+        pool: How answers are pooled, see `pool_views`.
+        dropout: Probability of dropping a view from a training step.
+        interpolation: How images are resized.
+        blur: As for `RescaledViews`.
+        canvas: As for `RescaledViews`.
+
+    Raises:
+        OptionError: An option does not exist or has no meaning.
+        ShapeError: In a call: the images are not `[N, C, H, W]`, the backbone does not return
+            logits, or it takes the image but not one of its views.
+
+    Examples:
+        >>> backbone = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
+        >>> ScaleChannels(backbone).eval()(torch.zeros(2, 3, 64, 64)).shape
+        torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        factors: Sequence[float] = FACTORS,
+        train_factors: Sequence[float] | None = None,
+        pool: ViewPool = "mixture",
+        dropout: float = DROPOUT,
+        interpolation: Interpolation = "bicubic",
+        blur: float = 0.0,
+        canvas: Canvas = "replicate",
+    ) -> None:
+        super().__init__()
+        check_view_pool(pool)
+        if not isinstance(backbone, nn.Module):
+            raise OptionError(f"the backbone must be a torch.nn.Module, got {backbone!r}")
+        self.backbone = backbone
+        self.views = RescaledViews(factors, train_factors, dropout, interpolation, blur, canvas)
+        self.pool: ViewPool = pool
+
+    def extra_repr(self) -> str:
+        """Show the pooling."""
+        return f"pool={self.pool!r}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, K]`."""
+        return pool_views(self.view_logits(x), self.pool)
+
+    def view_logits(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, S, K]`: the answer of each view."""
+        answers = []
+        for factor, view in self.views(x).items():
+            try:
+                logits = self.backbone(view)
+            except REFUSALS as error:
+                if isinstance(error, torch.OutOfMemoryError) or not self._takes(x):
+                    raise
+                height, width = view.shape[2:]
+                raise ShapeError(
+                    f"the backbone takes the image but not its view of {height}×{width} pixels "
+                    f"(factor {factor:.3g}): {error}. Remove such factors from factors and "
+                    "train_factors; a network for images of one size needs factors of at most 1 "
+                    'and a canvas (canvas="replicate")'
+                ) from error
+            _check_logits(logits, view)
+            answers.append(logits)
+        return torch.stack(answers, dim=1)
+
+    def _takes(self, x: Tensor) -> bool:
+        """Whether the backbone takes the images as they are."""
+        try:
+            with torch.no_grad():
+                self.backbone(x)
+        except REFUSALS:
+            return False
+        return True
+
+
+def _check_logits(logits: object, view: Tensor) -> None:
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != view.shape[0]:
+        found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ShapeError(f"the backbone must return logits [{view.shape[0]}, K], got {found}")
+
+
+def scale_channels(backbone: nn.Module, **options: Any) -> ScaleChannels:  # noqa: ANN401
     """Wrap a classifier so that it keeps its accuracy when objects change their size.
 
-    The defaults suit objects that measure between a quarter and the whole of the image; see
-    `ScaleChannels` for what the arguments mean. The wrapped network is trained and used like
-    the original one. Reduced copies stand on a canvas of the size of the image; a network for
-    images of one size needs factors of at most 1, because copies may be enlarged. What it
-    returns are log-probabilities, unless `pool` is another: one of two or more classes is right.
+    The function form of `ScaleChannels`, with the same options, defaults and output.
 
     Examples:
         >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
-        >>> robust = scale_channels(network)
+        >>> robust = scale_channels(network, dropout=0.5)
         >>> robust.eval()(torch.zeros(1, 3, 64, 64)).shape
         torch.Size([1, 8])
     """
-    return ScaleChannels(
-        backbone, factors, train_factors, pool, dropout, interpolation, blur, canvas
-    )
+    return ScaleChannels(backbone, **options)

@@ -1,4 +1,4 @@
-"""Global max pooling over every axis behind the channels."""
+"""Global max pooling over all axes after the channels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from equiscale.core.errors import ShapeError
 class GlobalMaxPool(nn.Module):
     """`[N, C, *] -> [N, C]`: the maximum over all remaining axes.
 
-    The gradient flows to one element per sample and channel, the first maximum, so that a layer
-    in front of it can use a sparse backward pass.
+    The gradient flows to one element per sample and channel, the first maximum, so that the layer
+    before it can use a sparse backward pass.
 
     Examples:
         >>> import torch

@@ -1,4 +1,4 @@
-"""What computes in float32 although half precision was asked for."""
+"""Computing in float32 under autocast and for half precision."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 def autocast_is_on(tensor: Tensor) -> bool:
-    """Whether operations on the tensor's device are cast."""
+    """Whether autocast is enabled for the tensor's device."""
     device = tensor.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which operations on the tensor's device are not cast."""
+    """Return a context that disables autocast for the tensor's device."""
     return (
         torch.autocast(tensor.device.type, enabled=False)
         if autocast_is_on(tensor)
@@ -24,5 +24,5 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
 
 
 def single(tensor: Tensor) -> Tensor:
-    """Return half-precision numbers in float32, others as they are."""
+    """Return half precision in float32, and other dtypes unchanged."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

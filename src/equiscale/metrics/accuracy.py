@@ -1,63 +1,151 @@
-"""Predictions for the test split at every object size, and the accuracies that follow."""
+"""Accuracy by object size, and the range of sizes at which a classifier can be used."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from equiscale.core.spec import Split
-from equiscale.data.dataset import StirDataset, to_float
-from equiscale.runs.record import Predictions
-
-EVALUATION_BATCH = 64
-"""Images per forward pass without gradients: enough to be fast, little enough for 29 scales."""
+from equiscale.core.errors import OptionError, ShapeError
 
 
-def predict(model: nn.Module, images: Tensor, batch_size: int = EVALUATION_BATCH) -> Tensor:
-    """`[N, C, H, W] -> [N]`: the class with the largest logit, on the model's device.
+class SizeAccuracy(NamedTuple):
+    """Accuracy at each object size.
 
-    Images of bytes become float32 in [0, 1] batch by batch.
+    Attributes:
+        sizes: `[S]`, ascending.
+        accuracy: `[S]`, float64 in [0, 1].
+        counts: `[S]`, number of images, int64.
     """
-    device = device_of(model)
-    with evaluating(model), torch.inference_mode():
-        parts = torch.split(images, batch_size)
-        return torch.cat([model(to_float(part.to(device))).argmax(dim=1) for part in parts])
+
+    sizes: Tensor
+    accuracy: Tensor
+    counts: Tensor
 
 
-def measure_predictions(model: nn.Module, dataset: StirDataset) -> Predictions:
-    """Predict every test image at all object sizes."""
-    test = dataset.select(Split.TEST)
-    predicted = predict(model, test.pixels).cpu().numpy()
-    smallest = np.uint8 if dataset.num_classes <= 256 else np.uint16
-    return Predictions(
-        predicted=predicted.astype(smallest),
-        labels=test.labels.numpy().astype(smallest),
-        object_sizes=test.object_sizes.numpy().astype(np.min_scalar_type(max(dataset.sizes))),
+class BucketAccuracy(NamedTuple):
+    """Accuracy in each bucket of object sizes.
+
+    Attributes:
+        accuracy: `[B]`, float64 in [0, 1]; NaN in an empty bucket.
+        counts: `[B]`, number of images, int64.
+    """
+
+    accuracy: Tensor
+    counts: Tensor
+
+
+def accuracy_by_size(predictions: Tensor, labels: Tensor, object_sizes: Tensor) -> SizeAccuracy:
+    """Return the accuracy at each object size.
+
+    Args:
+        predictions: `[N]` classes, or `[N, K]` logits.
+        labels: `[N]` true classes.
+        object_sizes: `[N]` object sizes in pixels.
+
+    Examples:
+        >>> predictions = torch.tensor([0, 1, 1, 0])
+        >>> labels = torch.tensor([0, 1, 0, 1])
+        >>> object_sizes = torch.tensor([48, 32, 32, 64])
+        >>> result = accuracy_by_size(predictions, labels, object_sizes)
+        >>> dict(zip(result.sizes.tolist(), result.accuracy.tolist()))
+        {32: 0.5, 48: 1.0, 64: 0.0}
+    """
+    hits = correct(predictions, labels, object_sizes)
+    sizes, index = object_sizes.unique(return_inverse=True)
+    counts, right = count_hits(hits, index, len(sizes))
+    return SizeAccuracy(sizes, right / counts.double(), counts)
+
+
+def accuracy_by_bucket(
+    predictions: Tensor, labels: Tensor, object_sizes: Tensor, edges: Sequence[float]
+) -> BucketAccuracy:
+    """Return the accuracy in buckets of object sizes.
+
+    Args:
+        predictions: `[N]` classes, or `[N, K]` logits.
+        labels: `[N]` true classes.
+        object_sizes: `[N]` object sizes in pixels.
+        edges: Ascending sizes at which a new bucket begins. `(32, 96)` makes three buckets:
+            below 32, from 32 to below 96, and from 96.
+
+    Examples:
+        >>> predictions, labels = torch.tensor([0, 1, 1, 0]), torch.tensor([0, 1, 0, 1])
+        >>> accuracy_by_bucket(predictions, labels, torch.tensor([48, 32, 31, 8]), (32, 96))[0]
+        tensor([0., 1., nan], dtype=torch.float64)
+    """
+    hits = correct(predictions, labels, object_sizes)
+    index = bucket_index(object_sizes, edges)
+    counts, right = count_hits(hits, index, len(edges) + 1)
+    return BucketAccuracy(right / counts.double(), counts)
+
+
+def usable_range(sizes: Tensor, accuracy: Tensor, keep: float = 0.95) -> tuple[float, float]:
+    """Return the smallest and the largest object size of the usable range.
+
+    The usable range holds the best size and its neighbours, as far as the accuracy stays at
+    `keep` times the best or above. If several sizes are best, the widest range counts.
+
+    Args:
+        sizes: `[S]` object sizes in any order.
+        accuracy: `[S]` accuracy at each size. Sizes with NaN (no images) are ignored.
+        keep: Share of the best accuracy, in (0, 1].
+
+    Returns:
+        Smallest and largest size; both NaN if the accuracy is nowhere above 0.
+
+    Examples:
+        >>> sizes = torch.tensor([16, 24, 32, 40, 48])
+        >>> usable_range(sizes, torch.tensor([0.99, 0.6, 0.97, 1.0, 0.96]))
+        (32, 48)
+    """
+    if not 0 < keep <= 1:
+        raise OptionError(f"keep must lie in (0, 1], got {keep}")
+    measured = sorted(
+        (size, value)
+        for size, value in zip(sizes.tolist(), accuracy.tolist(), strict=True)
+        if not math.isnan(value)
     )
+    best = max((value for _, value in measured), default=0)
+    if best <= 0:
+        return math.nan, math.nan
+    ranges: list[list[tuple[float, float]]] = [[]]
+    for size, value in measured:
+        if value >= keep * best - 1e-12:  # 0.95 · 0.8 rounds to more than 19/25
+            ranges[-1].append((size, value))
+        else:
+            ranges.append([])
+    with_best = [found for found in ranges if any(value == best for _, value in found)]
+    widest = max(with_best, key=lambda found: found[-1][0] - found[0][0])
+    return widest[0][0], widest[-1][0]
 
 
-def accuracy_per_size(model: nn.Module, dataset: StirDataset) -> dict[int, float]:
-    """Return the accuracy on the test split at each object size."""
-    return measure_predictions(model, dataset).accuracy_per_size()
+def correct(predictions: Tensor, labels: Tensor, object_sizes: Tensor) -> Tensor:
+    """`[N] or [N, K], [N], [N] -> [N]`: whether each prediction is right."""
+    if predictions.ndim == 2:
+        predictions = predictions.argmax(dim=1)
+    if not predictions.shape == labels.shape == object_sizes.shape or labels.ndim != 1:
+        raise ShapeError(
+            "expected predictions [N] or logits [N, K], labels [N] and object_sizes [N], got "
+            f"{list(predictions.shape)}, {list(labels.shape)} and {list(object_sizes.shape)}"
+        )
+    return predictions == labels
 
 
-def device_of(model: nn.Module) -> torch.device:
-    """Return where a model's parameters are; the CPU for a model without any."""
-    parameter = next(model.parameters(), None)
-    return torch.device("cpu") if parameter is None else parameter.device
+def bucket_index(object_sizes: Tensor, edges: Sequence[float]) -> Tensor:
+    """`[N] -> [N]`: the bucket of each object size."""
+    if list(edges) != sorted(set(edges)):
+        raise OptionError(f"edges must be ascending, got {tuple(edges)}")
+    boundaries = torch.tensor(list(edges), dtype=torch.float32, device=object_sizes.device)
+    return torch.bucketize(object_sizes.float(), boundaries, right=True)
 
 
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode for the block, then every module back into its own."""
-    in_training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in in_training:  # one by one: somebody may have frozen those inside
-            module.training = True
+def count_hits(hits: Tensor, index: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """`[N], [N] -> [length], [length]`: images, and images recognised, at each index."""
+    return (
+        torch.bincount(index, minlength=length),
+        torch.bincount(index[hits], minlength=length),
+    )

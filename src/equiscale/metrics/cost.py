@@ -1,4 +1,4 @@
-"""What a model costs: operations by the formulas and as executed, seconds, memory."""
+"""What a model costs: parameters, operations by formula and as executed, seconds, memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from equiscale.core.spec import CANVAS
-from equiscale.data.dataset import StirDataset
 from equiscale.layers import SConv2d
 from equiscale.layers.baselines.fourier_conv3d import fourier_cost, ordinary_cost
 from equiscale.layers.baselines.frugal_conv3d import FrugalConv3d
 from equiscale.layers.scaled.spectral.cost import forward_cost
-from equiscale.layers.scaled.spectral.ops import Settings
-from equiscale.metrics.accuracy import device_of, evaluating
-from equiscale.runs.record import Measurement
+from equiscale.layers.scaled.spectral.operators import Settings
+from equiscale.metrics.inference import device_of, evaluating
 
 TIMING_BATCH = 16
 TIMING_REPEATS = 5
@@ -29,12 +26,12 @@ TIMING_REPEATS = 5
 
 @dataclass(frozen=True)
 class OperationCount:
-    """Operations of a forward pass per image of a batch; a multiply-add counts as two.
+    """Operations of a forward pass per image; a multiply-add counts as two.
 
     Attributes:
         by_formula: Of the convolutions as they are defined: every kernel, every output pixel.
-        executed: Of all convolutions and matrix products that are really computed. What a batch
-            shares, as the kernels of a scaled convolution, is divided among its images.
+        executed: Of all convolutions and matrix products that are computed. Work that a batch
+            shares, such as resampling the kernels, is divided among its images.
     """
 
     by_formula: int
@@ -42,19 +39,28 @@ class OperationCount:
 
 
 def count_operations(
-    model: nn.Module, in_channels: int, image_size: int = CANVAS, batch_size: int = TIMING_BATCH
+    model: nn.Module, input_shape: Sequence[int], batch_size: int = TIMING_BATCH
 ) -> OperationCount:
-    """Count the operations per image, by the formulas and as executed.
+    """Count the operations per image, by formula and as executed.
 
-    The formulas know `Conv2d`, `Conv3d` and `SConv2d` layers; other convolutions count as
-    executed only.
+    The formulas cover `Conv2d`, `Conv3d` and `SConv2d`; other convolutions count as executed
+    only.
+
+    Args:
+        model: Takes a batch `[N, C, H, W]`.
+        input_shape: `(C, H, W)` of one image.
+        batch_size: Images in the forward pass.
+
+    Examples:
+        >>> count_operations(nn.Conv2d(1, 2, 3), (1, 10, 10))
+        OperationCount(by_formula=2304, executed=2304)
     """
-    shape = (batch_size, in_channels, image_size, image_size)
-    blank = torch.zeros(shape, device=device_of(model))
-    totals = {"formula": 0}
+    blank = torch.zeros(batch_size, *input_shape, device=device_of(model))
+    by_formula = 0
 
     def add(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-        totals["formula"] += layer_operations(layer, arguments[0], output)
+        nonlocal by_formula
+        by_formula += layer_operations(layer, arguments[0], output)
 
     kinds = (nn.Conv2d, nn.Conv3d, SConv2d)
     handles = [m.register_forward_hook(add) for m in model.modules() if isinstance(m, kinds)]
@@ -66,14 +72,19 @@ def count_operations(
         for handle in handles:
             handle.remove()
     executed = int(counter.get_total_flops())
-    return OperationCount(totals["formula"] // batch_size, executed // batch_size)
+    return OperationCount(by_formula // batch_size, executed // batch_size)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Return the number of learned values."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def layer_operations(layer: nn.Module, x: Tensor, output: Tensor) -> int:
     """Return the operations of a convolution by its definition, for the images in `x`."""
     if isinstance(layer, SConv2d):
         return _scaled_layer_operations(layer, x)
-    if isinstance(layer, FrugalConv3d):  # whose output may be pooled
+    if isinstance(layer, FrugalConv3d):  # its output may be pooled
         return 2 * ordinary_cost(x.shape, layer.weight.shape)
     if isinstance(layer, (nn.Conv2d, nn.Conv3d)):
         return 2 * layer.weight[0].numel() * output.numel()
@@ -82,16 +93,14 @@ def layer_operations(layer: nn.Module, x: Tensor, output: Tensor) -> int:
 
 def measure_inference_seconds(
     model: nn.Module,
-    in_channels: int,
-    image_size: int = CANVAS,
+    input_shape: Sequence[int],
     batch_size: int = TIMING_BATCH,
     repeats: int = TIMING_REPEATS,
 ) -> float:
-    """Return the median seconds per image of forward passes, after one to warm up."""
+    """Return the median seconds per image over `repeats` forward passes, after a warm-up."""
     device = device_of(model)
     generator = torch.Generator().manual_seed(0)
-    shape = (batch_size, in_channels, image_size, image_size)
-    images = torch.rand(shape, generator=generator).to(device)
+    images = torch.rand(batch_size, *input_shape, generator=generator).to(device)
     seconds = []
     with evaluating(model), torch.inference_mode():
         model(images)
@@ -105,9 +114,9 @@ def measure_inference_seconds(
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """Return the most memory in use so far: of the GPU, or of this process on a CPU.
+    """Return the peak memory so far: of the GPU, or of this process on a CPU.
 
-    None on a platform that does not say, as Windows.
+    None on platforms that do not report it, such as Windows.
     """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
@@ -117,22 +126,6 @@ def peak_memory_bytes(device: torch.device) -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def measure_cost(model: nn.Module, dataset: StirDataset) -> Measurement:
-    """Return operations, inference time and peak memory for a record."""
-    operations = count_operations(model, dataset.channels, dataset.canvas)
-    return Measurement(
-        values={
-            "operations_by_formula": operations.by_formula,
-            "operations_executed": operations.executed,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        },
-        timings={
-            "inference_seconds": measure_inference_seconds(model, dataset.channels, dataset.canvas),
-            "peak_memory_bytes": peak_memory_bytes(device_of(model)),
-        },
-    )
 
 
 def _scaled_layer_operations(layer: SConv2d, x: Tensor) -> int:
@@ -146,7 +139,7 @@ def _scaled_layer_operations(layer: SConv2d, x: Tensor) -> int:
 
 
 def _formulas() -> dict[Any, Any]:
-    """Return what the counter adds for operators that it cannot look into."""
+    """Return the operations of custom operators, which the counter cannot trace."""
     return {
         torch.ops.equiscale.spectral_forward: _spectral_operations,
         torch.ops.equiscale.fourier_conv3d: _fourier_operations,

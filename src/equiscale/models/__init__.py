@@ -1,39 +1,32 @@
-"""The models of the paper, those beyond it, and the registry they live in. Knows no datasets."""
+"""The models of the paper, models beyond it, and their registry. Imports no dataset."""
 
-from equiscale.models import (  # noqa: F401, I001 - they register their models, in this order
-    plain,
-    prior_work,
-    steerable_nets,
-    scaled_conv_nets,
-    scaled_conv_siblings,
-    scale_channel_nets,
-    gaussian_derivative_nets,
-    riesz_nets,
-    controls,
-)
-from equiscale.models.base import (
+from equiscale.core.variants import VARIANTS, Variant
+from equiscale.models import families  # noqa: F401 - registers the models
+from equiscale.models.checkpoint import Checkpoint, load_model, read_checkpoint, save_model
+from equiscale.models.classifier import Classifier, PoolsOverScale
+from equiscale.models.create import FeatureMaps, create_model
+from equiscale.models.registry import (
     MODEL_GROUPS,
-    Classifier,
     ModelCard,
     ModelGroup,
     ModelSpec,
-    PoolsOverScale,
-    create_model,
     list_models,
     model_card,
     register_model,
 )
-from equiscale.models.checkpoint import Checkpoint, load_model, read_checkpoint, save_model
 from equiscale.models.shipped import WeightsCard, list_weights, weights_card
 
 __all__ = [
     "MODEL_GROUPS",
+    "VARIANTS",
     "Checkpoint",
     "Classifier",
+    "FeatureMaps",
     "ModelCard",
     "ModelGroup",
     "ModelSpec",
     "PoolsOverScale",
+    "Variant",
     "WeightsCard",
     "create_model",
     "list_models",

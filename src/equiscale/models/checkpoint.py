@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import InputFileError, OptionError
 from equiscale.core.files import atomic_write, canonical_json
-from equiscale.models.base import ModelSpec, create_model
+from equiscale.models.classifier import Classifier
+from equiscale.models.registry import ModelSpec, build_model
 from equiscale.models.shipped import find_weights
 
 FORMAT = "equiscale-model-1"
@@ -72,7 +73,9 @@ def save_model(
     return Path(path)
 
 
-def load_model(path: str | Path, *, allow_import: bool = False) -> nn.Module:
+def load_model(
+    path: str | Path, *, num_classes: int | None = None, allow_import: bool = False
+) -> nn.Module:
     """Build the model in a file again, with its weights, in evaluation mode.
 
     `class_names` of the model are those in the file. Nothing in the file is executed: a model
@@ -81,6 +84,8 @@ def load_model(path: str | Path, *, allow_import: bool = False) -> nn.Module:
     Args:
         path: A file that `save_model` wrote, or the name of trained weights that come with the
             package: `model/dataset/scenario`, see `equiscale.list_weights`.
+        num_classes: Number of classes of your task. If it differs from the file's, the model keeps
+            its features and gets a new classifier.
         allow_import: Whether a module that the file names may be imported.
 
     Examples:
@@ -105,7 +110,18 @@ def load_model(path: str | Path, *, allow_import: bool = False) -> nn.Module:
         model.to(dtypes.pop())
     model.load_state_dict(dict(checkpoint.weights))
     model.class_names = checkpoint.class_names  # type: ignore[assignment]
+    if num_classes not in (None, checkpoint.spec.num_classes):
+        _renew_head(model, num_classes)
     return model.eval()
+
+
+def _renew_head(model: nn.Module, num_classes: int) -> None:
+    if not isinstance(model, Classifier):
+        raise OptionError(
+            f"load_model can change num_classes only of models derived from "
+            f"equiscale.models.Classifier, got {type(model).__name__}; replace its last layer"
+        )
+    model.reset_classifier(num_classes)
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -225,12 +241,7 @@ def _build(checkpoint: Checkpoint, path: str | Path) -> nn.Module:
     spec = checkpoint.spec
     try:
         with torch.random.fork_rng(devices=[]):
-            return create_model(
-                spec.name,
-                in_channels=spec.in_channels,
-                num_classes=spec.num_classes,
-                **spec.options,
-            )
+            return build_model(spec.name, spec.in_channels, spec.num_classes, spec.options)
     except (LookupError, TypeError, ValueError, RuntimeError, MemoryError) as error:
         found = f"a model that cannot be built ({error})"
         raise InputFileError(path, found, "one that create_model builds here") from error

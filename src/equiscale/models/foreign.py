@@ -1,4 +1,4 @@
-"""Models from outside the registry: named by where they are, or known to this process only."""
+"""Models outside the registry: named by their import path, or known to this process only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KNOWN_HERE: dict[str, Factory] = {}
 
 
 def import_factory(name: str) -> Factory:
-    """Return what `package.module:factory` names."""
+    """Import `package.module:factory` and return the factory."""
     module_name, _, attribute = name.partition(":")
     try:
         factory = importlib.import_module(module_name)
@@ -43,7 +43,7 @@ def import_factory(name: str) -> Factory:
 
 
 def is_known_here_only(name: str) -> bool:
-    """Whether a name is one that `name_factory` gave to what no other process can import."""
+    """Whether `name_factory` gave this name to something that no other process can import."""
     return "@" in name
 
 
@@ -52,23 +52,23 @@ def find_known_here(name: str) -> Factory:
     if name not in _KNOWN_HERE:
         raise UnknownNameError(
             f"model {name!r} was defined in a script or notebook and is known only there: pass "
-            "its class to equiscale.benchmark in this process first, unchanged"
+            "its unchanged class to equiscale.benchmark in this process first"
         )
     return _KNOWN_HERE[name]
 
 
 def name_factory(factory: Factory, name: str | None = None) -> str:
-    """Return the name under which a factory can be created from now on, the same each time.
+    """Return a name by which `create_model` finds a factory; the same factory gets the same name.
 
-    What a fresh process can import is named by where it is, `package.module:factory`. Anything
-    else (a lambda, a class of `__main__` or a notebook) is named `name@fingerprint` and known to
-    this process only. The fingerprint is a hash of its compiled code and of what that refers to
-    outside of importable modules, so that a changed model gets another name and an unchanged one
-    finds its runs again; comments and formatting do not matter, the version of Python does.
+    A factory that a fresh process can import is named `package.module:factory`. Anything else (a
+    lambda, a class of `__main__` or of a notebook) is named `name@fingerprint` and known to this
+    process only. The fingerprint is a hash of its compiled code and of the code and plain values
+    that it refers to in `__main__`. A changed model gets another name; an unchanged one finds its
+    runs again. Comments and formatting do not matter; the version of Python does.
 
     Args:
         factory: Any callable that returns a module.
-        name: A word of your choice in place of the factory's own name.
+        name: Used in place of the factory's own name.
     """
     if isinstance(factory, nn.Module) or not callable(factory):
         raise OptionError(
@@ -148,7 +148,7 @@ def _members(cls: type) -> Iterator[object]:
 def _collect_references(
     function: FunctionType, codes: list[CodeType], parts: dict[str, Any]
 ) -> None:
-    """Add globals and enclosed variables: plain values as they are, local code as code."""
+    """Add globals and closure variables: plain values as text, local functions as code."""
     found = {n: function.__globals__.get(n) for code in codes for n in code.co_names}
     found |= inspect.getclosurevars(function).nonlocals
     for name, value in sorted(found.items()):
@@ -180,7 +180,7 @@ def _is_plain(value: object) -> bool:
 
 
 def plain_text(value: object) -> str:
-    """Return a text for plain values that is the same in every process."""
+    """Return a text of a plain value that is the same in every process."""
     if isinstance(value, (set, frozenset)):
         return f"set {sorted(map(repr, value))}"
     return repr(value) if _is_plain(value) else type(value).__name__

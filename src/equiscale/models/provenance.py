@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 from equiscale.core.files import content_hash
-from equiscale.models.base import find_factory, model_card
 from equiscale.models.foreign import FINGERPRINT_LENGTH, plain_text
+from equiscale.models.registry import model_card
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = [
@@ -31,8 +31,9 @@ def model_fingerprint(name: str) -> str:
         >>> model_fingerprint("standard") == model_fingerprint("standard")
         True
     """
-    defaults = {option: plain_text(value) for option, value in model_card(name).options.items()}
-    sources = _own_sources(str(getattr(find_factory(name), "__module__", "")))
+    card = model_card(name)
+    defaults = {option: plain_text(value) for option, value in card.options.items()}
+    sources = _own_sources(str(getattr(card.factory, "__module__", "")))
     return content_hash({"defaults": defaults, "sources": sources})[:FINGERPRINT_LENGTH]
 
 

@@ -1,4 +1,4 @@
-"""Trained weights that come with the package, found by name and offline."""
+"""Trained weights in the package, found by name and offline."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from equiscale.core.registry import unknown_name_message
 _FOLDER = Path(str(resources.files("equiscale"))) / "models" / "weights"
 _CARDS = _FOLDER / "cards.json"
 
+PRETRAINED = "emoji/mid2rest"
+"""Dataset and scenario of the weights that `pretrained=True` loads."""
+
 
 @dataclass(frozen=True)
 class WeightsCard:
-    """Where trained weights come from, and what they reached.
+    """Where trained weights come from, and their accuracy.
 
     Attributes:
         name: `model/dataset/scenario`.
         run_id: The run whose best weights these are.
-        seed: Of the run.
-        learning_rate: Of the run.
-        dataset_hash: Content of the dataset it was trained and tested on.
-        protocol: Of the training.
-        equiscale: The version it was trained with.
-        commit: The commit it was trained with.
-        valid_accuracy: On the validation images, at the scenario's training sizes.
-        test_accuracy: At the scenario's test sizes.
-        accuracy_per_size: At each object size, from 17 to 64.
+        seed: Seed of the run.
+        learning_rate: Learning rate of the run.
+        dataset_hash: Hash of the dataset's content.
+        protocol: Training protocol.
+        equiscale: Version of the package.
+        commit: Commit of the package.
+        valid_accuracy: Accuracy on the validation images, at the training sizes.
+        test_accuracy: Accuracy at the scenario's test sizes.
+        accuracy_per_size: Accuracy at each object size, from 17 to 64.
     """
 
     name: str
@@ -53,7 +56,7 @@ class WeightsCard:
 
 
 def list_weights() -> list[str]:
-    """Return the names of all weights that come with the package.
+    """Return the names of all trained weights in the package.
 
     Examples:
         >>> "scale_channels/emoji/mid2rest" in list_weights()
@@ -63,7 +66,7 @@ def list_weights() -> list[str]:
 
 
 def weights_card(name: str) -> WeightsCard:
-    """Return the card of weights, or raise `UnknownNameError` with the near matches.
+    """Return the card of trained weights; raises `UnknownNameError` if there are none.
 
     Examples:
         >>> weights_card("scale_channels/emoji/mid2rest").seed
@@ -74,11 +77,21 @@ def weights_card(name: str) -> WeightsCard:
     return _cards()[name]
 
 
-def find_weights(path: str | Path) -> Path:
-    """Return a path as it is, or the file of the weights that come under this name.
+def has_weights(model: str) -> bool:
+    """Whether `create_model(model, pretrained=True)` finds trained weights."""
+    return f"{model}/{PRETRAINED}" in _cards()
 
-    A file wins over a name. Of what is neither, only what has no ending and either three parts, as
-    `model/dataset/scenario`, or a model as its first one can be meant as a name.
+
+def pretrained_weights(model: str) -> Path:
+    """Return the file that `create_model(model, pretrained=True)` loads."""
+    return weights_card(f"{model}/{PRETRAINED}").path
+
+
+def find_weights(path: str | Path) -> Path:
+    """Return the file of trained weights of this name, or the path itself.
+
+    An existing file takes precedence. Otherwise a path without a suffix is a name if it has three
+    parts, as `model/dataset/scenario` has, or begins with a model that has weights.
     """
     name = Path(path).as_posix()
     begins_with_model = any(card.startswith(f"{name.partition('/')[0]}/") for card in _cards())

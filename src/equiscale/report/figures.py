@@ -1,20 +1,19 @@
-"""The figures and tables of the paper and its supplement, by name: runs in, files out."""
+"""The figures and tables of the paper and its supplement, by name."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from equiscale.analysis.runs import Runs
+from equiscale.analysis.study import Study
 from equiscale.core.errors import MissingExtraError, OptionError
 from equiscale.core.files import atomic_write
 from equiscale.core.registry import unknown_name_message
-from equiscale.report.figure_data import FigureData, NothingToDrawError
-from equiscale.runs.key import PROTOCOL_VERSION
 
 try:
     import matplotlib as mpl
@@ -38,17 +37,16 @@ MAIN_MODELS = (
 )
 """The nine models of the paper's own figures; its supplement adds the others."""
 
-Plot = Callable[[FigureData], Figure]
-
+Plot = Callable[[Study], Figure]
 
 FIGURES: Mapping[str, Plot] = {
     "fig3-scenarios": plots.plot_overview,
-    "fig4-accuracy": lambda data: plots.plot_accuracy(data, MAIN_MODELS),
-    "fig5-accuracy-per-size": lambda data: plots.plot_sizes(data, MAIN_MODELS),
-    "fig6-equivariance": lambda data: plots.plot_equivariance(data, last_stage=True),
+    "fig4-accuracy": partial(plots.plot_accuracy, wanted=MAIN_MODELS),
+    "fig5-accuracy-per-size": partial(plots.plot_sizes, wanted=MAIN_MODELS),
+    "fig6-equivariance": partial(plots.plot_equivariance, last_stage=True),
     "fig7-slice-selection": plots.plot_slice_selection,
-    "suppl1-accuracy": lambda data: plots.plot_accuracy(data, None),
-    "suppl2-accuracy-per-size": lambda data: plots.plot_sizes(data, None),
+    "suppl1-accuracy": plots.plot_accuracy,
+    "suppl2-accuracy-per-size": plots.plot_sizes,
     "suppl3-equivariance": plots.plot_equivariance,
     "suppl4-pixel-selection": plots.plot_pixel_selection,
     "operations": plots.plot_operations,
@@ -57,62 +55,56 @@ FIGURES: Mapping[str, Plot] = {
 }
 
 
+TABLES: Mapping[str, Callable[[Study], pl.DataFrame]] = {
+    "suppl1-accuracy": lambda study: study.cells.drop("seeds", "missing", "accuracies", "variant"),
+    "suppl2-accuracy-per-size": lambda study: study.sizes,
+    "suppl3-equivariance": lambda study: study.errors.drop_nulls("error"),
+    "table2-epoch-seconds": lambda study: study.costs,
+}
+"""The numbers behind figures, written beside them as CSV."""
+
+
 def write_figures(
-    runs: Runs,
+    study: Study,
     directory: Path,
     names: Sequence[str] | None = None,
     formats: Sequence[str] = FORMATS,
     images: str | None = None,
 ) -> dict[str, str]:
-    """Write figures of the protocol with most runs, the paper's if it is there.
+    """Write figures of the study's main protocol.
 
     Args:
-        runs: What is drawn.
-        directory: Where the files go; each is complete or absent.
+        study: The runs to draw.
+        directory: Where the files go; each is written atomically.
         names: Which figures; None means all of `FIGURES`.
         formats: `svg`, `pdf`, `png`.
-        images: Name or file of a dataset for the overview.
+        images: Name or file of a dataset for the overview; None takes those on this machine.
 
     Returns:
         By name, the files that were written, or what is missing for the figure.
     """
     _check_choices("figure", names or FIGURES, tuple(FIGURES))
     _check_choices("format", formats, FORMATS)
-    data = FigureData(runs, main_protocol(runs.table), images)
+    drawn = study.where(protocol=study.main_protocol)
+    plot_functions: dict[str, Plot] = {
+        **FIGURES,
+        "fig3-scenarios": partial(plots.plot_overview, images=images),
+    }
     outcome = {}
     for name in names or FIGURES:
         try:
             with mpl.rc_context(_PAPER_STYLE):
-                figure = FIGURES[name](data)
+                figure = plot_functions[name](drawn)
                 _arrange(figure)
                 files = [_save(figure, directory / f"{name}.{ending}") for ending in formats]
-                table = _tables(name, data)
-        except NothingToDrawError as error:
+        except plots.NothingToDrawError as error:
             outcome[name] = f"not drawn: {error}"
             continue
-        if table is not None:
-            files.append(_write(directory / f"{name}.csv", table.write_csv().encode()))
+        if name in TABLES:
+            table = TABLES[name](drawn).write_csv().encode()
+            files.append(_write(directory / f"{name}.csv", table))
         outcome[name] = ", ".join(files)
     return outcome
-
-
-def main_protocol(table: pl.DataFrame) -> str:
-    """Return the paper's protocol if there are runs of it, else the one with most runs."""
-    counts: dict[str, int] = dict(table["protocol"].value_counts().iter_rows())
-    if PROTOCOL_VERSION in counts:
-        return PROTOCOL_VERSION
-    return max(sorted(counts), key=lambda name: counts[name])
-
-
-def _tables(name: str, data: FigureData) -> pl.DataFrame | None:
-    """Return the numbers behind a figure, where they are a plain table."""
-    tables: dict[str, Callable[[], pl.DataFrame]] = {
-        "suppl1-accuracy": lambda: data.cells.drop("seeds", "missing", "accuracies"),
-        "suppl2-accuracy-per-size": lambda: data.sizes,
-        "suppl3-equivariance": lambda: data.errors,
-        "table2-epoch-seconds": lambda: data.costs,
-    }
-    return tables[name]() if name in tables else None
 
 
 def _arrange(figure: Figure) -> None:

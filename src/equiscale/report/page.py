@@ -1,4 +1,4 @@
-"""One self-contained HTML file: no network, everything inside."""
+"""The page: one self-contained HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from equiscale.analysis.runs import Runs
+from equiscale.analysis.study import Study
 from equiscale.core.files import atomic_write
 from equiscale.report.page_data import page_data
 from equiscale.report.style import PAPER_DARK, PAPER_LIGHT, TEXT_DARK, TEXT_LIGHT
 
 
-def write_page(runs: Runs, path: Path) -> None:
-    """Write the page, complete or not at all.
+def write_page(study: Study, path: Path) -> None:
+    """Write the page atomically.
 
     Raises:
         StorageError: The file cannot be written.
     """
-    content = render_page(runs).encode()
+    content = render_page(study).encode()
     with atomic_write(path) as file:
         file.write(content)
 
 
-def render_page(runs: Runs, live_version: int | None = None) -> str:
+def render_page(study: Study, live_version: int | None = None) -> str:
     """Return the page as text.
 
     Args:
-        runs: What it shows.
-        live_version: Number of a page that asks its server for a newer one; None for a page that
-            may not make any request.
+        study: What it shows.
+        live_version: Version of a page that polls its server for a newer one; None for a page
+            that makes no request.
     """
-    data = page_data(runs)
+    data = page_data(study)
     page = Template(_asset("page.html"))
     return page.substitute(
         connect="'none'" if live_version is None else "'self'",
@@ -49,7 +49,7 @@ def render_page(runs: Runs, live_version: int | None = None) -> str:
 
 
 def _packed(data: dict[str, Any]) -> str:
-    """Return data as compressed base64, which no name in it can break out of."""
+    """Return data as compressed base64, so that no name in it is read as HTML."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 

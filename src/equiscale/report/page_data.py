@@ -1,10 +1,10 @@
-"""What the page knows: plain data, made from runs, without a word of HTML."""
+"""The data of the page: a study as plain JSON, without HTML."""
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,26 +13,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from equiscale import __version__
-from equiscale.analysis.comparison import (
-    CITATION,
-    compare_costs,
-    published_accuracy,
-    published_curves,
-)
-from equiscale.analysis.runs import CELL, SIZES, Runs, RunSelection, sizes_of
-from equiscale.analysis.summaries import (
+from equiscale.analysis.comparison import CITATION, published_accuracy, published_curves
+from equiscale.analysis.selection import (
+    ScaleSelection,
     best_channels,
     channel_correlations,
-    compare_models,
-    find_variants,
-    rank_cells,
-    reported_runs,
-    reported_selections,
-    summarize_accuracy,
-    summarize_costs,
-    summarize_equivariance,
-    summarize_sizes,
 )
+from equiscale.analysis.study import Study
+from equiscale.analysis.summaries import CELL, ModelKey, train_spans
+from equiscale.core.protocol import PROTOCOL_VERSION
 from equiscale.core.spec import Scenario
 from equiscale.report.style import (
     dataset_label,
@@ -41,62 +30,71 @@ from equiscale.report.style import (
     scenario_label,
     style_models,
 )
-from equiscale.runs.key import PROTOCOL_VERSION
 
 MAP_CHANNELS = 8
 MAP_BUDGET = 1_500_000
-"""Compressed bytes of pixel maps that a page may hold; what does not fit is said."""
+"""Compressed bytes of pixel maps that a page may hold; it counts what was left out."""
 
 SELECTION_BUDGET = 1_500_000
 _FIRST_LETTER = ord("0")
 
 
-def page_data(runs: Runs) -> dict[str, Any]:
-    """Return everything that the page shows, as plain JSON without NaN."""
-    reported = reported_runs(runs.table)
-    cells = summarize_accuracy(reported)
-    published = _published(cells["dataset_name"].unique().to_list())
-    models = {*cells["model"].to_list(), *(row["model"] for row in published["cells"])}
-    variants = find_variants(cells["model"])
-    selections, left_out = _selections(reported_selections(runs.selections, reported))
+def page_data(study: Study) -> dict[str, Any]:
+    """Return everything that the page shows, as plain JSON without NaN.
+
+    A model with options has the key `str(ModelKey)`, which the page only compares.
+    """
+    published = _published(study.cells["dataset_name"].unique().to_list())
+    models = {*study.models, *(ModelKey(row["model"]) for row in published["cells"])}
+    variants = set(study.cells.filter("variant").select("model", "options").iter_rows())
+    protocols = study.cells["protocol"].unique().sort()
+    selections, left_out = _selections(study)
     return {
-        "provenance": _provenance(runs, reported, cells) | {"selections_left_out": left_out},
-        "sizes": list(SIZES),
-        "scenarios": _scenarios(reported),
+        "provenance": _provenance(study) | {"selections_left_out": left_out},
+        "scenarios": _scenarios(study),
         "datasets": [
-            {"key": key, "label": dataset_label(key)}
-            for key in order_datasets(cells["dataset"].to_list())
+            {"key": key, "label": dataset_label(key), "sizes": study.object_sizes[key]}
+            for key in order_datasets(study.cells["dataset"].to_list())
         ],
-        "protocols": _protocols(cells),
+        "protocols": _protocols(study.cells),
         "models": [
-            {"key": key, "variant": key in variants, **vars(style)}
-            for key, style in style_models(sorted(models)).items()
+            {"key": str(key), "variant": key in variants, **vars(style)}
+            for key, style in style_models(models).items()
         ],
-        "cells": _cells(cells, reported),
-        "costs": _plain_rows(compare_costs(summarize_costs(reported))),
-        "rankings": {
-            protocol: vars(ranking)
-            for protocol in cells["protocol"].unique().sort()
-            if (ranking := rank_cells(cells, protocol)) is not None
-        },
-        "pairs": _plain_rows(compare_models(cells)),
+        "cells": _cells(study),
+        "costs": _plain_rows(study.costs),
+        "rankings": {name: found for name in protocols if (found := _ranking(study, name))},
+        "pairs": [_with_pair_keys(row) for row in _plain_rows(study.pairs)],
         "published": published,
         "selections": selections,
     }
 
 
-def _cells(cells: pl.DataFrame, reported: pl.DataFrame) -> list[dict[str, Any]]:
-    curves = _group(summarize_sizes(reported), CELL)
-    errors = _group(summarize_equivariance(reported), CELL)
+def _ranking(study: Study, protocol: str) -> dict[str, Any] | None:
+    ranking = study.ranking(protocol)
+    if ranking is None:
+        return None
+    lists = ("models", "models_left_out")
+    return vars(ranking) | {name: [str(key) for key in vars(ranking)[name]] for name in lists}
+
+
+def _with_pair_keys(row: dict[str, Any]) -> dict[str, Any]:
+    for name in ("first", "second"):
+        row[name] = str(ModelKey(row[name], row.pop(f"{name}_options")))
+    return row
+
+
+def _cells(study: Study) -> list[dict[str, Any]]:
+    curves = study.sizes.partition_by(CELL, as_dict=True)
+    errors = study.errors.partition_by(CELL, as_dict=True)
     rows = []
-    for row in _plain_rows(cells):
-        keys = tuple(row[name] for name in CELL)
+    for cell in study.cells.iter_rows(named=True):
+        keys = tuple(cell[name] for name in CELL)
         curve = {
-            name: _rounded(column)
+            name: _rounded(curves[keys][name].to_list()) if keys in curves else []
             for name in ("mean", "low", "high")
-            for column in [curves[keys][name].to_list() if keys in curves else []]
         }
-        rows.append({**row, "curve": curve, "errors": _errors(errors.get(keys))})
+        rows.append({**_plain(cell), "curve": curve, "errors": _errors(errors.get(keys))})
     return rows
 
 
@@ -106,30 +104,32 @@ def _errors(errors: pl.DataFrame | None) -> dict[str, list[dict[str, Any]]]:
         return {}
     wanted = ["seed", "error", "undefined", "test_accuracy"]
     stages = errors.group_by("stage", maintain_order=True)
-    return {str(keys[0]): _plain_rows(part.select(wanted)) for keys, part in stages}
+    return {str(stage): _plain_rows(part.select(wanted)) for (stage,), part in stages}
 
 
-def _group(frame: pl.DataFrame, by: Iterable[str]) -> dict[tuple[Any, ...], pl.DataFrame]:
-    return dict(frame.group_by(*by, maintain_order=True)) if len(frame) else {}
-
-
-def _scenarios(reported: pl.DataFrame) -> list[dict[str, Any]]:
-    rows = []
-    for name in order_scenarios(reported["scenario"].to_list()):
-        sizes = sizes_of(reported.filter(pl.col("scenario") == name))
-        train = Scenario(name).train_sizes(sizes)
-        rows.append({"key": name, "label": scenario_label(name), "train": [train[0], train[-1]]})
-    return rows
+def _scenarios(study: Study) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": name,
+            "label": scenario_label(name),
+            "train": {
+                dataset: train_spans(Scenario(name), sizes)
+                for dataset, sizes in study.object_sizes.items()
+            },
+        }
+        for name in order_scenarios(study.cells["scenario"])
+    ]
 
 
 def _protocols(cells: pl.DataFrame) -> list[str]:
-    """Return the protocols, the paper's first, then those with most runs."""
+    """Return the protocols: the paper's first, then by the number of runs."""
     counts = cells.group_by("protocol").agg(pl.col("runs").sum()).rows()
-    return [name for name, _ in sorted(counts, key=lambda c: (c[0] != PROTOCOL_VERSION, -c[1]))]
+    order = sorted(counts, key=lambda c: (c[0] != PROTOCOL_VERSION, -c[1], c[0]))
+    return [name for name, _ in order]
 
 
 def _published(datasets: list[str]) -> dict[str, Any]:
-    """Return the published figures of the datasets that occur."""
+    """Return the published results on these datasets."""
     known = published_accuracy().filter(pl.col("dataset").is_in(datasets))
     curves = published_curves()
     cells = [
@@ -139,11 +139,11 @@ def _published(datasets: list[str]) -> dict[str, Any]:
     return {"citation": CITATION, "protocol": PROTOCOL_VERSION, "cells": cells}
 
 
-def _selections(selections: Iterable[RunSelection]) -> tuple[list[dict[str, Any]], int]:
-    """Return one entry per cell as far as they fit, and of how many cells something does not."""
+def _selections(study: Study) -> tuple[list[dict[str, Any]], int]:
+    """Return one entry per cell that fits, and the number of cells with something left out."""
     entries, left_out = [], 0
     selection_bytes = map_bytes = 0
-    for selection in selections:
+    for cell, selection in study.reported_selections:
         layer = selection.last_layer
         chosen = selection.chosen[layer][:, :: selection.instances]
         text = encode_sizes(chosen)
@@ -160,7 +160,7 @@ def _selections(selections: Iterable[RunSelection]) -> tuple[list[dict[str, Any]
             map_bytes += needed
         entries.append(
             {
-                **dict(zip(CELL, selection.cell, strict=True)),
+                **_plain(cell),
                 "seed": selection.seed,
                 "layer": layer,
                 "pool": selection.pools[layer],
@@ -173,8 +173,8 @@ def _selections(selections: Iterable[RunSelection]) -> tuple[list[dict[str, Any]
     return entries, left_out
 
 
-def _pixel_maps(selection: RunSelection, layer: str) -> dict[str, Any] | None:
-    """Return the maps of the channels that follow the object best, for the example object."""
+def _pixel_maps(selection: ScaleSelection, layer: str) -> dict[str, Any] | None:
+    """Return the maps of the channels that follow the example object best."""
     if layer not in selection.maps:
         return None
     maps = selection.maps[layer]
@@ -182,8 +182,9 @@ def _pixel_maps(selection: RunSelection, layer: str) -> dict[str, Any] | None:
     return {
         "channels": best,
         "side": maps.shape[-1],
+        "range": [min(7, int(maps.min())), max(57, int(maps.max()))],
         "text": encode_sizes(maps[:, best]),
-        "object": selection.class_names[selection.example // selection.instances],
+        "object": selection.example_name,
     }
 
 
@@ -198,68 +199,60 @@ def _compressed(text: str) -> int:
     return len(zlib.compress(text.encode(), 6))
 
 
-def _provenance(runs: Runs, reported: pl.DataFrame, cells: pl.DataFrame) -> dict[str, Any]:
-    table = runs.table
-    names = ("equiscale", "commit", "torch", "device", "threads")
+def _provenance(study: Study) -> dict[str, Any]:
+    runs = study.runs
     versions = {
-        name: sorted({str(value) for value in table[name].drop_nulls().unique()})
-        for name in names
-        if name in table.columns
+        name: sorted({str(value) for value in runs[name].drop_nulls().unique()})
+        for name in ("equiscale", "commit", "torch", "device", "threads")
     }
     return {
         "made_with": f"equiscale {__version__}",
         "made_at": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "runs": len(table),
-        "our_runs": runs.ours,
-        "reported_runs": len(reported),
-        "missing_runs": int(cells["missing"].list.len().sum()),
-        "others": dict(runs.others),
-        "problems": [*runs.problems, *_problems(table)],
+        "runs": len(runs),
+        "our_runs": study.shipped,
+        "reported_runs": len(study.reported),
+        "missing_runs": int(study.cells["missing"].list.len().sum()),
+        "others": dict(study.others),
+        "problems": [*study.problems, *_problems(study)],
         "versions": versions,
-        "datasets": _dataset_hashes(table),
+        "datasets": dict(runs.select("dataset", "dataset_hash").unique().sort("dataset").rows()),
         "paper_protocol": PROTOCOL_VERSION,
     }
 
 
-def _problems(table: pl.DataFrame) -> list[str]:
-    """Return, for each run without an accuracy or with a failed measurement, what is wrong."""
-    failed = [name for name in table.columns if name.endswith(".error")]
-    wrong = table.filter(pl.any_horizontal(pl.col("test_accuracy").is_null(), *_given(failed)))
-    problems = []
-    for row in wrong.iter_rows(named=True):
-        run = f"{row['model']} on {row['dataset']} {row['scenario']} seed {row['seed']}"
-        if row["test_accuracy"] is None:
-            problems.append(f"no accuracy: {run}")
-        problems += [
-            f"{name.removesuffix('.error')} of {run} was not measured: {row[name]}"
-            for name in failed
-            if row[name] is not None
-        ]
-    return problems
-
-
-def _given(columns: list[str]) -> list[pl.Expr]:
-    return [pl.col(name).is_not_null() for name in columns]
-
-
-def _dataset_hashes(table: pl.DataFrame) -> dict[str, str]:
-    pairs = table.select("dataset", "dataset_hash").unique().sort("dataset").rows()
-    return dict(pairs)
-
-
-def _plain_rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows as plain JSON: rounded, and null for what is not finite."""
-    return [
-        {name: _rounded(value) for name, value in row.items()}
-        for row in frame.iter_rows(named=True)
+def _problems(study: Study) -> list[str]:
+    """Return what is wrong with runs without an accuracy or with a failed measurement."""
+    failed = study.measurements.filter(pl.col("text").is_not_null(), quantity="error")
+    problems = [
+        f"no accuracy: {_run_text(row)}"
+        for row in study.runs.filter(pl.col("test_accuracy").is_null()).to_dicts()
+    ]
+    return problems + [
+        f"{row['measurement']} of {_run_text(row)} was not measured: {row['text']}"
+        for row in study.runs.join(failed, on="run_id", maintain_order="left").to_dicts()
     ]
 
 
-def _rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+def _run_text(row: Mapping[str, Any]) -> str:
+    model = ModelKey(row["model"], row["options"])
+    return f"{model} on {row['dataset']} {row['scenario']} seed {row['seed']}"
+
+
+def _plain_rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    return [_plain(row) for row in frame.iter_rows(named=True)]
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as plain JSON: rounded, null for what is not finite, one key per model."""
+    plain = {name: _rounded(value) for name, value in row.items()}
+    if "options" in plain:
+        plain["model"] = str(ModelKey(plain["model"], plain.pop("options")))
+    return plain
+
+
+def _rounded(value: Any) -> Any:  # noqa: ANN401 - any JSON
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
     if isinstance(value, list):
         return [_rounded(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
     return value

@@ -1,8 +1,8 @@
-"""One function per figure: tables in, a matplotlib figure out. Ours filled, published hollow."""
+"""One function per figure: a study in, a matplotlib figure out. Ours filled, published hollow."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,25 +15,25 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from equiscale.analysis.comparison import (
-    published_accuracy,
-    published_curves,
-)
-from equiscale.analysis.runs import SIZES, RunSelection, sizes_of
-from equiscale.analysis.statistics import Correlation
-from equiscale.analysis.summaries import (
+from equiscale.analysis.comparison import published_accuracy, published_curves
+from equiscale.analysis.selection import (
+    SIZES,
+    ScaleSelection,
     best_channels,
     channel_correlations,
     count_strong,
-    rank_cells,
 )
-from equiscale.core.errors import EquiscaleError
+from equiscale.analysis.statistics import Correlation
+from equiscale.analysis.study import Study
+from equiscale.analysis.summaries import ModelKey, model_keys, train_spans
+from equiscale.core.errors import EquiscaleError, OptionError
 from equiscale.core.operations import scaled_operations, standard_operations
 from equiscale.core.spec import CANVAS, Scenario
+from equiscale.core.variants import VARIANTS
 from equiscale.data.catalog import locate_dataset
 from equiscale.data.schema import read_arrays
-from equiscale.report.figure_data import FigureData, NothingToDrawError
 from equiscale.report.style import (
+    STYLES,
     ModelStyle,
     dataset_label,
     order_datasets,
@@ -47,24 +47,26 @@ _MARKER_STEP = 9
 _WIDE = 20
 _SHADE = "#e6eef6"
 _INK = "#1b1f24"
+Styles = Mapping[ModelKey, ModelStyle]
 
 
-def plot_accuracy(data: FigureData, wanted: Sequence[str] | None) -> Figure:
+class NothingToDrawError(OptionError):
+    """The runs lack what a figure shows."""
+
+
+def plot_accuracy(study: Study, wanted: Sequence[str] | None = None) -> Figure:
     """Fig. 4 / Suppl. 1: box over seeds, every seed, published mean; datasets × scenarios."""
-    models = _require(data.models(wanted), "no run of these models")
-    styles = _styles(models)
-    height = 0.5 + 0.21 * len(models)
-    figure, axes = _grid(data, row_height=height, sharex=False)
+    styles = _chosen_styles(study, wanted)
+    height = 0.5 + 0.21 * len(styles)
+    figure, axes = _grid(study, row_height=height, sharex=False)
     for (dataset, scenario), axis in axes.items():
-        cells = {row["model"]: row for row in _cell_rows(data, dataset, scenario)}
-        published = _published_means(data.published_name(dataset), scenario)
+        cells = _by_model(study.cells.filter(dataset=dataset, scenario=scenario))
+        published = _published_means(_published_name(study, dataset), scenario)
         for place, model in enumerate(styles):
             _draw_seeds(axis, place, styles[model], cells.get(model), published.get(model))
-        axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
-        axis.set_ylim(len(styles) - 0.4, -0.6)
+        _label_rows(axis, styles.values())
         axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=None))
         axis.xaxis.set_major_locator(MaxNLocator(4))
-        axis.tick_params(axis="y", length=0)
         axis.grid(axis="y", visible=False)
         if styles.keys().isdisjoint(cells.keys() | published.keys()):
             _mark_empty(axis)
@@ -73,15 +75,22 @@ def plot_accuracy(data: FigureData, wanted: Sequence[str] | None) -> Figure:
     return figure
 
 
-def plot_sizes(data: FigureData, wanted: Sequence[str] | None) -> Figure:
+def plot_sizes(study: Study, wanted: Sequence[str] | None = None) -> Figure:
     """Fig. 5 / Suppl. 2: mean accuracy at each object size, training range shaded."""
-    styles = _styles(_require(data.models(wanted), "no run of these models"))
-    figure, axes = _grid(data, row_height=1.75, sharex=True)
+    styles = _chosen_styles(study, wanted)
+    curves = study.sizes.partition_by("dataset", "scenario", "model", "options", as_dict=True)
+    all_sizes = study.object_sizes
+    figure, axes = _grid(study, row_height=1.75, sharex=len(set(all_sizes.values())) == 1)
     for (dataset, scenario), axis in axes.items():
-        sizes = sizes_of(data.reported.filter(pl.col("dataset") == dataset))
-        train = Scenario(scenario).train_sizes(sizes)
-        axis.axvspan(train[0] - 0.5, train[-1] + 0.5, color=_SHADE, lw=0, zorder=0)
-        _draw_curves(axis, data, dataset, scenario, styles)
+        sizes = all_sizes[dataset]
+        for first, last in train_spans(Scenario(scenario), sizes):
+            axis.axvspan(first - 0.5, last + 0.5, color=_SHADE, lw=0, zorder=0)
+        name = _published_name(study, dataset)
+        for index, (key, style) in enumerate(styles.items()):
+            _draw_curve(axis, curves.get((dataset, scenario, *key)), style)
+            published = published_curves().get((name, scenario, key.model))
+            if published is not None and not key.options:
+                _draw_published_curve(axis, published, style, index)
         axis.set_xlim(sizes[0] - 1, sizes[-1] + 1)
         axis.set_ylim(0, 1.02)
         axis.set_xticks(_ticks(sizes))
@@ -93,27 +102,26 @@ def plot_sizes(data: FigureData, wanted: Sequence[str] | None) -> Figure:
     return figure
 
 
-def plot_equivariance(data: FigureData, last_stage: bool = False) -> Figure:
+def plot_equivariance(study: Study, last_stage: bool = False) -> Figure:
     """Fig. 6 / Suppl. 3: equivariance error against accuracy, one marker per run."""
-    known = data.models(EQUIVARIANCE_MODELS)
-    errors = data.errors.filter(pl.col("model").is_in(known))
+    errors = study.errors.filter(pl.col("error").is_not_null(), _is_wanted(EQUIVARIANCE_MODELS))
     if last_stage:
-        errors = errors.filter(pl.col("last")).with_columns(stage=pl.lit("last stage"))
-    _require(errors["error"].to_list(), "no equivariance error was measured")
-    styles = _styles(errors["model"].unique().to_list())
+        errors = errors.filter("last").with_columns(stage=pl.lit("last stage"))
+    if errors.is_empty():
+        raise NothingToDrawError("no equivariance error was measured")
+    styles = _styles(model_keys(errors))
     rows = [
         (dataset, found)
-        for dataset in data.datasets
-        for found in errors.filter(pl.col("dataset") == dataset)["stage"].unique().sort()
+        for dataset in _datasets(study)
+        for found in errors.filter(dataset=dataset)["stage"].unique().sort()
     ]
     columns = _scenarios(errors)
-    parts = errors.partition_by("dataset", "stage", "scenario", "model", as_dict=True)
+    parts = errors.partition_by("dataset", "stage", "scenario", "model", "options", as_dict=True)
     figure, axes = _panels(len(rows), len(columns), 1.6)
     for (dataset, found), row in zip(rows, axes, strict=True):
         for scenario, axis in zip(columns, row, strict=True):
-            _draw_errors(
-                axis, {m: parts.get((dataset, found, scenario, m)) for m in styles}, styles
-            )
+            own = {key: parts.get((dataset, found, scenario, *key)) for key in styles}
+            _draw_errors(axis, own, styles)
             axis.set_title(scenario_label(scenario) if axis in axes[0] else "")
         row[0].set_ylabel(f"{_dataset(dataset)}, {found}\naccuracy")
     left_out = "undefined ones left out"
@@ -124,14 +132,14 @@ def plot_equivariance(data: FigureData, last_stage: bool = False) -> Figure:
     return figure
 
 
-def plot_slice_selection(data: FigureData) -> Figure:
+def plot_slice_selection(study: Study) -> Figure:
     """Fig. 7: kernel size over object size, one panel per channel, sorted by Pearson's r."""
-    selection = data.selection("slice")
+    cell, selection = _selection(study, "slice")
     layer, item = selection.last_layer, selection.example
     chosen = selection.chosen[layer][:, item]
     correlations = channel_correlations(selection, layer, item)
     order = best_channels(correlations)
-    style = _styles([selection.cell[3]])[selection.cell[3]]
+    (style,) = _styles([ModelKey(cell["model"], cell["options"])]).values()
     rows = -(-len(order) // 8)
     figure = Figure(figsize=(7.2, 1.05 * rows + 0.6), layout="constrained")
     axes = figure.subplots(rows, 8, sharex=True, sharey=True, squeeze=False)
@@ -146,16 +154,16 @@ def plot_slice_selection(data: FigureData) -> Figure:
     figure.supylabel("kernel size", fontsize=8)
     strong = count_strong(correlations)
     figure.suptitle(
-        f"{_cell_text(selection)}\n{strong} of {len(order)} channels with r > 0.9, "
+        f"{_cell_text(cell, selection)}\n{strong} of {len(order)} channels with r > 0.9, "
         f"largest kernel {chosen.max()}; in brackets: 95 % interval of r",
         fontsize=8,
     )
     return figure
 
 
-def plot_pixel_selection(data: FigureData) -> Figure:
+def plot_pixel_selection(study: Study) -> Figure:
     """Suppl. 4: the kernel size at every pixel, one tile per channel, at four object sizes."""
-    selection = data.selection("pixel")
+    cell, selection = _selection(study, "pixel")
     layer = selection.last_layer
     if layer not in selection.maps:
         raise NothingToDrawError("no run holds the maps of its pixel pooling")
@@ -171,19 +179,19 @@ def plot_pixel_selection(data: FigureData) -> Figure:
     bar = figure.colorbar(shown, ax=axes, shrink=0.7, pad=0.02)
     bar.set_label("kernel size")
     bar.outline.set_visible(False)
-    figure.suptitle(f"{_cell_text(selection)}, {maps.shape[1]} channels", fontsize=8)
+    figure.suptitle(f"{_cell_text(cell, selection)}, {maps.shape[1]} channels", fontsize=8)
     return figure
 
 
-def plot_operations(data: FigureData) -> Figure:
+def plot_operations(study: Study) -> Figure:
     """Operations over the input size by the formulas, and of our networks as executed."""
     figure = Figure(figsize=(7.2, 2.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    styles = _styles(["standard", "pixel_pool"])
+    standard, scaled = _styles([ModelKey("standard"), ModelKey("pixel_pool")]).values()
     sizes = np.arange(7, 129)
     for label, formula, style in (
-        ("standard layer", standard_operations, styles["standard"]),
-        ("scaled layer", scaled_operations, styles["pixel_pool"]),
+        ("standard layer", standard_operations, standard),
+        ("scaled layer", scaled_operations, scaled),
     ):
         values = [formula(int(size), 7) for size in sizes]
         left.semilogy(sizes, values, color=style.light, lw=1.6, label=label)
@@ -193,26 +201,26 @@ def plot_operations(data: FigureData) -> Figure:
     left.set_xlabel("input size n, kernel size 7")
     left.set_ylabel("operations per channel pair")
     left.legend(loc="lower right")
-    _draw_executed(right, data)
+    _draw_executed(right, study)
     return figure
 
 
-def plot_epoch_seconds(data: FigureData) -> Figure:
+def plot_epoch_seconds(study: Study) -> Figure:
     """Table 2: seconds per epoch, and how many times those of standard; published ones hollow."""
-    costs = data.costs.filter(pl.col("epoch_seconds").is_not_null())
-    _require(costs["epoch_seconds"].to_list(), "no epoch was timed")
-    styles = _styles(costs["model"].unique().to_list())
-    datasets = [d for d in data.datasets if d in costs["dataset"].to_list()]
-    height = 0.5 + 0.21 * len(styles)
-    figure, axes = _panels(len(datasets), 2, height, column_width=2.4)
+    costs = study.costs.drop_nulls("epoch_seconds")
+    if costs.is_empty():
+        raise NothingToDrawError("no epoch was timed")
+    styles = _styles(model_keys(costs))
+    datasets = order_datasets(costs["dataset"])
+    figure, axes = _panels(len(datasets), 2, 0.5 + 0.21 * len(styles), column_width=2.4)
     for dataset, row in zip(datasets, axes, strict=True):
-        models = {r["model"]: r for r in costs.iter_rows(named=True) if r["dataset"] == dataset}
+        models = _by_model(costs.filter(dataset=dataset))
         _draw_costs(row[0], models, styles, ("epoch_seconds", "published_seconds"))
         _draw_costs(row[1], models, styles, ("epoch_ratio", "published_ratio"))
         row[0].set_ylabel(_dataset(dataset))
     axes[0][0].set_title("seconds per epoch")
     axes[0][1].set_title("times those of the standard CNN")
-    ours = Line2D([], [], ls="", marker="o", color=_INK, ms=4.5, label="ours, median")
+    ours = Line2D([], [], ls="", marker="o", color=_INK, ms=4.5, label="ours, fastest run")
     theirs = Line2D([], [], ls="", marker="D", mfc="none", mec=_INK, ms=5, label="published (A100)")
     _legend(figure, [ours, theirs])
     return figure
@@ -220,8 +228,8 @@ def plot_epoch_seconds(data: FigureData) -> Figure:
 
 def _draw_costs(
     axis: Axes,
-    models: dict[str, dict[str, Any]],
-    styles: dict[str, ModelStyle],
+    models: Mapping[ModelKey, dict[str, Any]],
+    styles: Styles,
     columns: tuple[str, str],
 ) -> None:
     """Draw one cost per model, ours filled and the published one hollow."""
@@ -233,17 +241,15 @@ def _draw_costs(
             axis.plot(ours, place, "o", color=style.light, ms=4.5)
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
-    axis.set_ylim(len(styles) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
+    _label_rows(axis, styles.values())
 
 
-def plot_ranks(data: FigureData) -> Figure:
+def plot_ranks(study: Study) -> Figure:
     """Average rank over cells; models whose bars overlap are not told apart at 5 %."""
-    ranking = rank_cells(data.cells, data.protocol)
+    ranking = study.ranking(study.main_protocol)
     if ranking is None:
         raise NothingToDrawError("ranks need two models with runs in the same cells")
-    styles = _styles(list(ranking.models))
+    styles = _styles(ranking.models)
     count = len(ranking.models)
     figure = Figure(figsize=(5.2, 0.8 + 0.22 * count), layout="constrained")
     axis = figure.subplots()
@@ -253,9 +259,7 @@ def plot_ranks(data: FigureData) -> Figure:
         ends = [max(1.0, rank - half), min(float(count), rank + half)]
         axis.plot(ends, [place, place], color=colour, lw=3, alpha=0.3)
         axis.plot(rank, place, "o", color=colour, ms=5)
-    axis.set_yticks(range(count), [styles[model].label for model in ranking.models])
-    axis.set_ylim(count - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
+    _label_rows(axis, [styles[model] for model in ranking.models])
     cells = "1 cell that has" if ranking.cells == 1 else f"{ranking.cells} cells that have"
     axis.set_xlabel(f"average rank over {cells} all of these models")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -265,15 +269,15 @@ def plot_ranks(data: FigureData) -> Figure:
     return figure
 
 
-def plot_overview(data: FigureData) -> Figure:
-    """Fig. 3: which object sizes each scenario trains on and tests, and what objects look like."""
-    pictures = _example_images(data)
+def plot_overview(study: Study, images: str | None = None) -> Figure:
+    """Fig. 3: which object sizes each scenario trains on and tests, and example objects."""
+    pictures = _example_images(_datasets(study), images)
     figure = Figure(figsize=(7.2, 1.7 + 1.05 * len(pictures)), layout="constrained")
     ratios = [1.6] + [1.0] * len(pictures)
     parts: Any = figure.subfigures(len(ratios), 1, height_ratios=ratios, squeeze=False)
     _draw_scenarios(parts[0, 0].subplots())
-    for part, (name, (sizes, images)) in zip(parts[1:, 0], pictures.items(), strict=True):
-        _draw_examples(part, name, sizes, images)
+    for part, (name, (sizes, shown)) in zip(parts[1:, 0], pictures.items(), strict=True):
+        _draw_examples(part, name, sizes, shown)
     return figure
 
 
@@ -296,24 +300,59 @@ def _draw_scenarios(axis: Axes) -> None:
     axis.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
 
+def _label_rows(axis: Axes, styles: Collection[ModelStyle]) -> None:
+    """Label one row per model, from the top."""
+    axis.set_yticks(range(len(styles)), [style.label for style in styles])
+    axis.set_ylim(len(styles) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+
+
 def _plain(text: str) -> str:
     """Return a text that matplotlib does not read as a formula."""
     return text.replace("$", r"\$")
 
 
-def _styles(models: Sequence[str]) -> dict[str, ModelStyle]:
+def _styles(models: Iterable[ModelKey]) -> dict[ModelKey, ModelStyle]:
     styles = style_models(models)
-    return {name: replace(style, label=_plain(style.label)) for name, style in styles.items()}
+    return {key: replace(style, label=_plain(style.label)) for key, style in styles.items()}
+
+
+def _is_wanted(names: Sequence[str] | None) -> pl.Expr:
+    """Whether a model is one of these or not of this package; None means all models."""
+    if names is None:
+        return pl.lit(True)
+    return pl.col("model").is_in(names) | ~pl.col("model").is_in([*STYLES, *VARIANTS])
+
+
+def _chosen_styles(study: Study, wanted: Sequence[str] | None) -> dict[ModelKey, ModelStyle]:
+    styles = _styles(model_keys(study.cells.filter(_is_wanted(wanted))))
+    if not styles:
+        raise NothingToDrawError("no run of these models")
+    return styles
+
+
+def _by_model(frame: pl.DataFrame) -> dict[ModelKey, dict[str, Any]]:
+    return {ModelKey(row["model"], row["options"]): row for row in frame.to_dicts()}
+
+
+def _datasets(study: Study) -> list[str]:
+    return order_datasets(study.cells["dataset"])
+
+
+def _published_name(study: Study, dataset: str) -> str:
+    return str(study.cells.filter(dataset=dataset)["dataset_name"][0])
+
+
+def _selection(study: Study, pool: str) -> tuple[dict[str, Any], ScaleSelection]:
+    """Return cell and scale selection of a run with this pool, of emoji mid2rest if possible."""
+    found = [(c, s) for c, s in study.reported_selections if s.pools[s.last_layer] == pool]
+    if not found:
+        raise NothingToDrawError(f"no run has a layer with {pool} pooling")
+    return min(found, key=lambda f: (f[0]["dataset"] != "emoji", f[0]["scenario"] != "mid2rest"))
 
 
 def _dataset(name: str) -> str:
     return _plain(dataset_label(name))
-
-
-def _require(values: list[Any], reason: str) -> list[Any]:
-    if not values:
-        raise NothingToDrawError(reason)
-    return values
 
 
 def _panels(
@@ -329,15 +368,15 @@ def _panels(
 
 
 def _grid(
-    data: FigureData, row_height: float, sharex: bool
+    study: Study, row_height: float, sharex: bool
 ) -> tuple[Figure, dict[tuple[str, str], Axes]]:
     """Return one panel per dataset (rows) and scenario (columns)."""
-    scenarios = _scenarios(data.cells)
-    figure, axes = _panels(len(data.datasets), len(scenarios), row_height, sharex)
+    datasets, scenarios = _datasets(study), _scenarios(study.cells)
+    figure, axes = _panels(len(datasets), len(scenarios), row_height, sharex)
     for axis, scenario in zip(axes[0], scenarios, strict=True):
         axis.set_title(scenario_label(scenario))
     panels: dict[tuple[str, str], Axes] = {}
-    for row, dataset in zip(axes, data.datasets, strict=True):
+    for row, dataset in zip(axes, datasets, strict=True):
         row[0].set_ylabel(_dataset(dataset))
         panels |= {(dataset, s): axis for s, axis in zip(scenarios, row, strict=True)}
     return figure, panels
@@ -353,14 +392,9 @@ def _ticks(sizes: Sequence[int]) -> list[int]:
     return [sizes[row] for row in rows.round().astype(int)]
 
 
-def _cell_rows(data: FigureData, dataset: str, scenario: str) -> list[dict[str, Any]]:
-    chosen = (pl.col("dataset") == dataset) & (pl.col("scenario") == scenario)
-    return data.cells.filter(chosen).to_dicts()
-
-
-def _published_means(dataset: str, scenario: str) -> dict[str, float]:
-    chosen = (pl.col("dataset") == dataset) & (pl.col("scenario") == scenario)
-    return dict(published_accuracy().filter(chosen).select("model", "mean").iter_rows())
+def _published_means(dataset: str, scenario: str) -> dict[ModelKey, float]:
+    found = published_accuracy().filter(dataset=dataset, scenario=scenario)
+    return {ModelKey(model): mean for model, mean in found.select("model", "mean").iter_rows()}
 
 
 def _draw_seeds(
@@ -399,28 +433,19 @@ def _seed_legend() -> list[Line2D]:
     ]
 
 
-def _draw_curves(
-    axis: Axes, data: FigureData, dataset: str, scenario: str, styles: dict[str, ModelStyle]
-) -> None:
-    """Draw our curves as lines and the published ones as hollow markers, a few of them each."""
-    for index, (model, style) in enumerate(styles.items()):
-        curve = data.curves.get((dataset, scenario, model))
-        if curve is not None:
-            ends = curve.select("low", "high").to_numpy().astype(float)
-            axis.fill_between(curve["object_size"], *ends.T, color=style.light, alpha=0.12, lw=0)
-            axis.plot(
-                curve["object_size"], curve["mean"], color=style.light, lw=1.1, ls=_dash(style)
-            )
-        published = published_curves().get((data.published_name(dataset), scenario, model))
-        if published is not None:
-            hollow: dict[str, Any] = {
-                "marker": style.marker,
-                "mfc": "white",
-                "mec": style.light,
-                "mew": 0.6,
-            }
-            every = (index % _MARKER_STEP, _MARKER_STEP)  # neighbours are marked at other sizes
-            axis.plot(SIZES, published, ls="", ms=2.8, markevery=every, **hollow)
+def _draw_curve(axis: Axes, curve: pl.DataFrame | None, style: ModelStyle) -> None:
+    if curve is not None:
+        sizes, means = curve["object_size"], curve["mean"]
+        ends = curve.select("low", "high").to_numpy().astype(float)
+        axis.fill_between(sizes, *ends.T, color=style.light, alpha=0.12, lw=0)
+        axis.plot(sizes, means, color=style.light, lw=1.1, ls=_dash(style))
+
+
+def _draw_published_curve(axis: Axes, means: list[float], style: ModelStyle, index: int) -> None:
+    """Draw some points as hollow markers; the index shifts them, so that few coincide."""
+    hollow: Any = {"mfc": "white", "mec": style.light, "mew": 0.6, "ms": 2.8}
+    every = (index % _MARKER_STEP, _MARKER_STEP)
+    axis.plot(SIZES, means, ls="", marker=style.marker, markevery=every, **hollow)
 
 
 def _dash(style: ModelStyle) -> Any:  # noqa: ANN401 - what matplotlib takes for a line style
@@ -429,7 +454,7 @@ def _dash(style: ModelStyle) -> Any:  # noqa: ANN401 - what matplotlib takes for
 
 
 def _draw_errors(
-    axis: Axes, errors: dict[str, pl.DataFrame | None], styles: dict[str, ModelStyle]
+    axis: Axes, errors: Mapping[ModelKey, pl.DataFrame | None], styles: Styles
 ) -> None:
     for model, runs in errors.items():
         if runs is None:
@@ -462,13 +487,12 @@ def _mark_empty(axis: Axes) -> None:
     axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", color="#7a828c")
 
 
-def _draw_executed(axis: Axes, data: FigureData) -> None:
+def _draw_executed(axis: Axes, study: Study) -> None:
     """Draw the operations of whole networks, by formula (hollow) and as executed (filled)."""
-    costs = data.costs.filter(pl.col("operations_executed").is_not_null())
-    dataset = order_datasets(costs["dataset"].to_list())[:1]  # the number of channels differs
-    costs = costs.filter(pl.col("dataset").is_in(dataset))
-    rows = {row["model"]: row for row in costs.iter_rows(named=True)}
-    styles = _styles(list(rows))
+    costs = study.costs.drop_nulls("operations_executed")
+    dataset = order_datasets(costs["dataset"])[:1]  # the number of channels differs
+    rows = _by_model(costs.filter(pl.col("dataset").is_in(dataset)))
+    styles = _styles(rows)
     for place, (model, style) in enumerate(styles.items()):
         row = rows[model]
         axis.plot(row["operations_executed"], place, "o", color=style.light, ms=4.5)
@@ -490,12 +514,11 @@ def _correlation_text(correlation: Correlation) -> str:
     return f"r = {correlation.r:.2f}\n[{low:.2f}, {high:.2f}]".replace("-", "−")
 
 
-def _cell_text(selection: RunSelection) -> str:
-    _, dataset, scenario, model = selection.cell
-    label = _styles([model])[model].label
-    name = _plain(selection.class_names[selection.example // selection.instances])
-    where = f"{_dataset(dataset)}, {scenario_label(scenario)}, seed {selection.seed}"
-    return f"{label}, {where}, object “{name}”"
+def _cell_text(cell: Mapping[str, Any], selection: ScaleSelection) -> str:
+    (style,) = _styles([ModelKey(cell["model"], cell["options"])]).values()
+    where = f"{_dataset(cell['dataset'])}, {scenario_label(cell['scenario'])}"
+    name = _plain(selection.example_name)
+    return f"{style.label}, {where}, seed {selection.seed}, object “{name}”"
 
 
 def _tiles(maps: NDArray[np.uint8], columns: int = 8, gap: int = 3) -> NDArray[np.float64]:
@@ -509,17 +532,19 @@ def _tiles(maps: NDArray[np.uint8], columns: int = 8, gap: int = 3) -> NDArray[n
     return tiles
 
 
-def _example_images(data: FigureData) -> dict[str, tuple[list[int], NDArray[np.uint8]]]:
-    """Return test images of some datasets by size: those datasets that are on this machine."""
+def _example_images(
+    datasets: list[str], images: str | None
+) -> dict[str, tuple[list[int], NDArray[np.uint8]]]:
+    """Return some sizes and test images `[sizes, n, H, W(, 3)]` of the datasets found here."""
     pictures = {}
-    for name in [data.images] if data.images else data.datasets:
+    for name in [images] if images else datasets:
         try:
             arrays = read_arrays(locate_dataset(name, download=False))
         except EquiscaleError:
-            if data.images:
+            if images:
                 raise
             continue
-        sizes = _ticks(arrays.sizes[::-1])
+        sizes = _ticks(sorted(arrays.sizes))
         rows = [arrays.sizes.index(size) for size in sizes]
         classes = np.linspace(0, arrays.num_classes - 1, min(3, arrays.num_classes)).astype(int)
         pictures[name] = sizes, arrays.images[2][rows][:, classes, 0]

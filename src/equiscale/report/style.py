@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
+from equiscale.analysis.summaries import ModelKey
 from equiscale.core.spec import Scenario
+from equiscale.core.variants import VARIANTS
 
 TEXT_LIGHT, TEXT_DARK = "#1b1f24", "#e8eaed"
 PAPER_LIGHT, PAPER_DARK = "#ffffff", "#15181d"
@@ -36,35 +38,24 @@ class ModelStyle:
 
 
 # Hues after Okabe and Ito and Paul Tol, darkened for white and lightened for black; colours that
-# a colour-blind reader could take for one another differ in dash and in marker. A variant has
-# the colour of the model that it varies.
+# a colour-blind reader could take for one another differ in dash and in marker.
 _SOLID, _LONG, _SHORT, _MIXED = "", "8 3", "2 3", "8 3 2 3"
 _LONGEST, _EVEN, _TWO_DOTS, _SPARSE = "12 4", "5 4", "8 3 2 3 2 3", "2 6"
-_GREY, _GOLD = ("#595f69", "#a9b0bb"), ("#8a6d00", "#e3c53f")
-_BLUE, _ORANGE, _BROWN = ("#0063b1", "#5aaef5"), ("#c44400", "#ff8a4c"), ("#a3620a", "#f0b35a")
 STYLES = {
-    "standard": ModelStyle("Standard CNN", *_GREY, _SOLID, "o"),
+    "standard": ModelStyle("Standard CNN", "#595f69", "#a9b0bb", _SOLID, "o"),
     "spatial_transform": ModelStyle("Spatial transformer", "#b0457b", "#e58ab8", _LONG, "v"),
-    "ensemble": ModelStyle("Pyramid ensemble", *_GOLD, _SHORT, "s"),
+    "ensemble": ModelStyle("Pyramid ensemble", "#8a6d00", "#e3c53f", _SHORT, "s"),
     "xu": ModelStyle("Xu et al.", "#117733", "#4fc27a", _LONG, "^"),
     "kanazawa": ModelStyle("Kanazawa et al.", "#007f98", "#57c8de", _MIXED, "D"),
     "hermite": ModelStyle("SES, Hermite", "#882255", "#d977a8", _SHORT, "P"),
     "disco": ModelStyle("SES, DISCO", "#6a4c9c", "#b49be6", _LONG, "X"),
-    "pixel_pool": ModelStyle("SConv, pixel pool", *_BLUE, _SOLID, "o"),
-    "slice_pool": ModelStyle("SConv, slice pool", *_ORANGE, _SOLID, "d"),
-    "energy_pool": ModelStyle("SConv, energy pool", *_BROWN, _MIXED, "D"),
+    "pixel_pool": ModelStyle("SConv, pixel pool", "#0063b1", "#5aaef5", _SOLID, "o"),
+    "slice_pool": ModelStyle("SConv, slice pool", "#c44400", "#ff8a4c", _SOLID, "d"),
+    "energy_pool": ModelStyle("SConv, energy pool", "#a3620a", "#f0b35a", _MIXED, "D"),
     "conv3d": ModelStyle("SConv, 3-D conv", "#287a6c", "#5fd0bb", _SHORT, "p"),
     "scale_channels": ModelStyle("Scale channels", "#4a0d6b", "#f3c9ff", _SOLID, "*"),
     "gaussian_derivative": ModelStyle("Gaussian deriv.", "#1d3b8b", "#c3d0ff", _TWO_DOTS, "h"),
     "riesz": ModelStyle("Riesz", "#a01c4b", "#ff8fab", _TWO_DOTS, "X"),
-    "pixel_pool_same": ModelStyle("Pixel pool, same", *_BLUE, _LONGEST, "<"),
-    "pixel_pool_full": ModelStyle("Pixel pool, full", *_BLUE, _EVEN, ">"),
-    "slice_pool_same": ModelStyle("Slice pool, same", *_ORANGE, _LONGEST, "<"),
-    "slice_pool_full": ModelStyle("Slice pool, full", *_ORANGE, _EVEN, ">"),
-    "energy_pool_mean": ModelStyle("Energy pool, mean", *_BROWN, _TWO_DOTS, "P"),
-    "standard_bn": ModelStyle("Standard, batch norm", *_GREY, _LONGEST, "s"),
-    "standard_wide": ModelStyle("Standard, wide", *_GREY, _EVEN, "^"),
-    "ensemble_dropout": ModelStyle("Ensemble, dropout", *_GOLD, _SPARSE, "*"),
 }
 _OTHERS = (
     ("#4b5bd7", "#98a3ff", _LONG, "v"),
@@ -74,6 +65,10 @@ _OTHERS = (
 )
 
 _DASHES = (_LONG, _MIXED, _SHORT, _TWO_DOTS, _EVEN, _SPARSE, _LONGEST)
+_VARIANT_MARKS = (
+    *(("12 4", "<"), ("5 4", ">"), ("2 6", "<"), ("12 4 2 4", ">")),
+    *(("5 4 2 4", "P"), ("12 3 5 3", "s"), ("8 6", "^"), ("5 3 2 3 2 3", "*")),
+)
 _LABEL_LETTERS = 44
 
 SCENARIO_LABELS = {
@@ -95,20 +90,36 @@ DATASET_LABELS = {
 }
 
 
-def style_models(models: Sequence[str]) -> dict[str, ModelStyle]:
-    """Return the style of each model in the order of the paper; unknown ones come last.
+def style_models(models: Iterable[ModelKey]) -> dict[ModelKey, ModelStyle]:
+    """Return the style of each model: those of `STYLES` in their order, variants, then others.
 
-    A model with options, `name {…}`, is drawn as an unknown one: it stands beside its default.
+    A model with options is drawn like an unknown one, so that it differs from its default.
     """
-    known = {name: STYLES[name] for name in STYLES if name in models}
-    unknown = sorted(set(models) - set(STYLES))
-    for index, name in enumerate(unknown):
-        known[name] = _other_style(short_label(name), index)
-    return known
+    given = set(models)
+    known = STYLES | {name: _variant_style(name) for name in VARIANTS}
+    styles = {ModelKey(name): known[name] for name in known if ModelKey(name) in given}
+    for index, key in enumerate(sorted(given - styles.keys())):
+        styles[key] = _other_style(short_label(key), index)
+    return styles
+
+
+def is_ours(name: str) -> bool:
+    """Whether a model, or the model it is a variant of, has a style of its own."""
+    return name in STYLES or name in VARIANTS
+
+
+def _variant_style(name: str) -> ModelStyle:
+    """Return the style of the base with the same colours and another dash and marker."""
+    base, index = VARIANTS[name].base, list(VARIANTS).index(name)
+    dash, marker = _VARIANT_MARKS[index % len(_VARIANT_MARKS)]
+    short = STYLES[base].label.rpartition(", ")[2]  # of "SConv, pixel pool"
+    suffix = name.removeprefix(f"{base}_").replace("_", " ")
+    label = f"{short[0].upper()}{short[1:]}, {suffix}"
+    return replace(STYLES[base], label=label, dash=dash, marker=marker)
 
 
 def _other_style(label: str, index: int) -> ModelStyle:
-    """Return a style of which no two are equal: each round of the colours has other marks."""
+    """Return a style that no other index has: each round of colours has other marks."""
     light, dark, dash, marker = _OTHERS[index % len(_OTHERS)]
     turn = index // len(_OTHERS)
     dash = _DASHES[(_DASHES.index(dash) + turn) % len(_DASHES)]
@@ -139,20 +150,16 @@ def order_scenarios(scenarios: Iterable[str]) -> list[str]:
     return [*known, *sorted(present - set(known))]
 
 
-def short_label(name: str) -> str:
+def short_label(key: ModelKey) -> str:
     """Return the last part of `package.module:factory`, with its options if it has any.
 
     Examples:
-        >>> short_label('my.package:net {"dropout": 0.5, "factors": [0.35, 0.5, 0.7071]}')
+        >>> short_label(ModelKey("my.package:net", '{"dropout": 0.5, "factors": [0.35, 0.7071]}'))
         'net, dropout 0.5, factors 0.35…0.707'
     """
-    path, brace, rest = name.partition(" {")
-    try:
-        options = json.loads(brace + rest) if brace else {}
-    except ValueError:  # a name that somebody has chosen
-        path, options = name, {}
-    shown = (f"{option} {_short(value)}" for option, value in options.items())
-    text = ", ".join([path.rpartition(":")[2] or path, *shown])
+    name = key.model.rpartition(":")[2] or key.model
+    options = json.loads(key.options or "{}")
+    text = ", ".join([name, *(f"{option} {_short(value)}" for option, value in options.items())])
     return text if len(text) <= _LABEL_LETTERS else f"{text[: _LABEL_LETTERS - 1]}…"
 
 

@@ -2,92 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 from equiscale.core.errors import OptionError
 from equiscale.core.files import canonical_json, content_hash
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 
-PROTOCOL_VERSION = "paper-1"
-"""Names the default of every field of `TrainingProtocol`, and how the loop reads them."""
-
 RUN_ID_LENGTH = 16
-
-Optimizer = Literal["adam", "adamw", "sgd"]
-Augmentation = Literal["none", "rescale", "rescale_object", "shift"]
-
-
-@dataclass(frozen=True)
-class TrainingProtocol:
-    """How a model is trained; the defaults are the paper's protocol.
-
-    Args:
-        batch_size: Images per step.
-        max_epochs: Passes over the training set, at most.
-        patience: Epochs without a strict improvement of the validation accuracy before stopping.
-        optimizer: `adam`, `adamw` or `sgd` (with momentum 0.9).
-        reshuffle: Shuffle before each epoch. The paper's release shuffles once, in the same way
-            for every seed.
-        augmentation: `none`; `rescale` resizes every image by a random factor in [1/2, 2];
-            `rescale_object` gives every object a random size of 17 to 64 and a random place;
-            `shift` moves it by up to 8 pixels.
-        version: The protocol that the other fields differ from, or not.
-
-    Examples:
-        >>> TrainingProtocol().label
-        'paper-1'
-        >>> TrainingProtocol(batch_size=32, reshuffle=True).label
-        'paper-1 batch_size=32 reshuffle=true'
-    """
-
-    batch_size: int = 16
-    max_epochs: int = 200
-    patience: int = 10
-    optimizer: Optimizer = "adam"
-    reshuffle: bool = False
-    augmentation: Augmentation = "none"
-    version: str = PROTOCOL_VERSION
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "max_epochs", "patience"):
-            _check_positive(name, getattr(self, name))
-        _check_choice("optimizer", self.optimizer, get_args(Optimizer))
-        _check_choice("augmentation", self.augmentation, get_args(Augmentation))
-        if not isinstance(self.reshuffle, bool):
-            raise OptionError(f"reshuffle must be true or false, got {self.reshuffle!r}")
-        if self.version != PROTOCOL_VERSION:
-            raise OptionError(
-                f"the training protocol {self.version!r} is not known to this version of "
-                f"equiscale, which has {PROTOCOL_VERSION!r}"
-            )
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """The fields that differ from the protocol that `version` names.
-
-        Only these enter a run's key, so that a new option leaves the keys of old runs alone.
-        """
-        return {
-            item.name: getattr(self, item.name)
-            for item in dataclasses.fields(self)
-            if getattr(self, item.name) != item.default
-        }
-
-    @property
-    def label(self) -> str:
-        """One text for tables: the version and what differs from it."""
-        return " ".join([self.version, *(f"{k}={_text(v)}" for k, v in self.changes.items())])
-
-
-def protocol_changes(label: str) -> str:
-    """Return how a protocol departs from the paper's, as in `augmentation=rescale`."""
-    return label.removeprefix(PROTOCOL_VERSION).strip()
 
 
 @dataclass(frozen=True)
@@ -162,20 +88,10 @@ class RunKey:
         )
 
 
-def _check_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
-
-
 def check_seed(value: object) -> None:
     """Raise `OptionError` unless the value can be a seed."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise OptionError(f"a seed must be a whole number of at least 0, got {value!r}")
-
-
-def _check_choice(kind: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise OptionError(unknown_name_message(kind, str(value), known))
 
 
 def check_learning_rate(value: float) -> float:
@@ -197,7 +113,3 @@ def check_model_options(options: Mapping[str, Any]) -> None:
                 f"the model option {name}={value!r} must be a text, a finite number, true, false "
                 "or a list of these, so that it can stand in the run's key"
             ) from None
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

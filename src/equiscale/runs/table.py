@@ -1,14 +1,21 @@
-"""Records as one flat table, one row per run, written as CSV or Parquet."""
+"""Records as two tidy tables, written as CSV or Parquet.
+
+The table of runs has one row per run: its key, its accuracy, its times and its environment. The
+table of measurements has one row per run and measured value. It is stored beside the first:
+`runs.csv` and `runs.measurements.csv`.
+"""
 
 from __future__ import annotations
 
 import csv
 import importlib
 import io
-from collections.abc import Iterable, Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,14 +25,77 @@ from equiscale.runs.record import RunRecord
 
 TABLE_SUFFIXES = (".csv", ".parquet")
 
+_KEY = ("run_id", "model", "options", "dataset", "dataset_hash", "scenario")
+_TIMES = ("first_epoch", "median_epoch", "last_epoch", "median_train", "run")
+_VERSIONS = ("equiscale", "commit", "python", "torch", "numpy", "platform", "device", "device_name")
+RUN_COLUMNS: dict[str, type] = {
+    **dict.fromkeys(_KEY, str),
+    "seed": int,
+    "learning_rate": float,
+    "protocol": str,
+    "test_accuracy": float,
+    "valid_accuracy": float,
+    "epochs": int,
+    "best_epoch": int,
+    **{f"{name}_seconds": float for name in _TIMES},
+    **dict.fromkeys(_VERSIONS, str),
+    "threads": int,
+    "compiled": bool,
+    "model_fingerprint": str,
+}
+"""Columns of the table of runs. `options` is canonical JSON, empty for a model as it is."""
 
-def record_row(record: RunRecord) -> dict[str, Any]:
-    """Return a record as one row: key, results, accuracy at each object size, measurements."""
+_ENVIRONMENT = (*_VERSIONS, "threads", "compiled", "model_fingerprint")
+
+
+class MeasuredValue(NamedTuple):
+    """One row of the table of measurements; columns that do not apply are None.
+
+    Attributes:
+        run_id: The run.
+        measurement: Its name in the record, or `test` for the accuracy at an object size.
+        quantity: What was measured, such as `accuracy`, `error` or `parameters`.
+        value: The number; None if it is undefined or a text.
+        stage: The feature map.
+        from_size: Object size of the map that is resized.
+        to_size: Object size of the map that it is compared with.
+        object_size: Object size.
+        objects: Number of test objects.
+        undefined: For how many of them the value is undefined.
+        text: A value that is a text, such as the reason why a measurement failed.
+    """
+
+    run_id: str
+    measurement: str
+    quantity: str
+    value: float | None = None
+    stage: str | None = None
+    from_size: int | None = None
+    to_size: int | None = None
+    object_size: int | None = None
+    objects: int | None = None
+    undefined: int | None = None
+    text: str | None = None
+
+
+MEASUREMENT_COLUMNS: dict[str, type] = {
+    **dict.fromkeys(("run_id", "measurement", "quantity"), str),
+    "value": float,
+    "stage": str,
+    **dict.fromkeys(("from_size", "to_size", "object_size", "objects", "undefined"), int),
+    "text": str,
+}
+
+
+def run_row(record: RunRecord) -> dict[str, Any]:
+    """Return a record's row of the table of runs, a value for each of `RUN_COLUMNS`."""
     key = record.key
-    row: dict[str, Any] = {
+    seconds = record.timings.get("epoch_seconds") or [math.nan]
+    training = record.timings.get("train_seconds") or [math.nan]
+    return {
         "run_id": key.run_id,
         "model": key.model,
-        "model_options": canonical_json(dict(key.model_options)),
+        "options": canonical_json(dict(key.model_options)) if key.model_options else "",
         "dataset": key.dataset,
         "dataset_hash": key.dataset_hash,
         "scenario": key.scenario.value,
@@ -36,37 +106,106 @@ def record_row(record: RunRecord) -> dict[str, Any]:
         "valid_accuracy": record.valid_accuracy,
         "epochs": len(record.history),
         "best_epoch": record.history.best_epoch,
+        "first_epoch_seconds": seconds[0],
+        "median_epoch_seconds": float(np.median(seconds)),
+        "last_epoch_seconds": seconds[-1],
+        "median_train_seconds": float(np.median(training)),
+        "run_seconds": record.timings.get("run_seconds"),
+        **{name: record.environment.get(name) for name in _ENVIRONMENT},
     }
-    per_size = record.predictions.accuracy_per_size()
-    row |= {f"accuracy_{size}": accuracy for size, accuracy in per_size.items()}
-    stages = _stages(record)
-    if stages is not None:
-        row["equivariance.stages"] = canonical_json(stages)
+
+
+def measured_values(record: RunRecord) -> Iterator[MeasuredValue]:
+    """Yield a record's rows of the table of measurements."""
+    run_id = record.key.run_id
+    for size, accuracy in record.predictions.accuracy_per_size().items():
+        yield MeasuredValue(run_id, "test", "accuracy", accuracy, object_size=size)
     for name, measurement in record.measurements.items():
-        row |= {f"{name}.{item}": v for item, v in measurement.values.items() if _is_scalar(v)}
-        row |= {f"{name}.{item}": v for item, v in measurement.timings.items() if _is_scalar(v)}
-    return row | _timings(record) | _environment(record)
+        values = {**measurement.values, **measurement.timings}
+        if "stages" in values:
+            yield from _errors(run_id, name, values)
+            continue
+        for quantity, value in values.items():
+            if isinstance(value, str):
+                yield MeasuredValue(run_id, name, quantity, text=value)
+            elif isinstance(value, (int, float)):
+                yield MeasuredValue(run_id, name, quantity, float(value))
 
 
-def write_table(rows: Iterable[dict[str, Any]], path: Path) -> None:
-    """Write rows atomically; the name's ending, `.csv` or `.parquet`, says in which format.
+def _errors(run_id: str, name: str, values: Mapping[str, Any]) -> Iterator[MeasuredValue]:
+    """Yield the error of each stage, first to last, and pair of object sizes."""
+    for stage in values["stages"]:
+        for first, second in sorted(values["pairs"]):
+            item = f"{stage}_{first}_{second}"
+            yield MeasuredValue(
+                run_id,
+                name,
+                "error",
+                values[item],
+                stage=stage_name(stage),
+                from_size=first,
+                to_size=second,
+                objects=values["objects"],
+                undefined=values[f"{item}_undefined"],
+            )
 
-    Columns that only some rows have are empty in the others.
+
+_OLD_VIEW = re.compile(r"(?P<kind>level|channel)(?P<index>\d+)\.(?P<stage>\w+)")
+_RATIOS = {"level": 0.5, "channel": 0.5**0.5}
+
+
+def stage_name(name: str) -> str:
+    """Return the name of a stage as `stage1`, or `stage1@0.5` for that of one view.
+
+    Records of format 1 name the stages of views in three other ways.
+
+    Examples:
+        >>> [stage_name(n) for n in ("stage2", "level1.stage2", "channel3.stage1", "stage1 at 0.5")]
+        ['stage2', 'stage2@0.5', 'stage1@0.354', 'stage1@0.5']
+    """
+    if match := _OLD_VIEW.fullmatch(name):
+        return f"{match['stage']}@{_RATIOS[match['kind']] ** int(match['index']):.3g}"
+    return name.replace(" at ", "@")
+
+
+def write_tables(records: Iterable[RunRecord], path: Path) -> int:
+    """Write the table of runs to a path and that of measurements beside it.
+
+    Args:
+        records: Finished runs.
+        path: Ends in `.csv` or `.parquet`, which chooses the format.
+
+    Returns:
+        The number of runs.
+
+    Raises:
+        OptionError: The path has another ending.
     """
     check_table_path(path)
-    listed = list(rows)
-    columns = list(dict.fromkeys(column for row in listed for column in row))
-    data = _csv(listed, columns) if path.suffix == ".csv" else _parquet(listed, columns)
-    with atomic_write(path) as file:
-        file.write(data)
+    runs: list[Sequence[Any]] = []
+    values: list[Sequence[Any]] = []
+    for record in records:
+        runs.append(tuple(run_row(record).values()))
+        values += measured_values(record)
+    _write(runs, RUN_COLUMNS, path)
+    _write(values, MEASUREMENT_COLUMNS, measurements_path(path))
+    return len(runs)
+
+
+def measurements_path(path: Path) -> Path:
+    """Return where the measurements of a table of runs are stored.
+
+    Examples:
+        >>> measurements_path(Path("runs.csv")).name
+        'runs.measurements.csv'
+    """
+    return path.with_name(f"{path.stem}.measurements{path.suffix}")
 
 
 def check_table_path(path: Path) -> None:
     """Raise unless a table can be written to this path."""
     if path.suffix not in TABLE_SUFFIXES:
-        raise OptionError(
-            f"{str(path)!r} must end in {' or '.join(TABLE_SUFFIXES)}, which says how to write it"
-        )
+        raise OptionError(f"{str(path)!r} must end in {' or '.join(TABLE_SUFFIXES)}")
     if path.suffix == ".parquet":
         _import_polars()
 
@@ -78,44 +217,26 @@ def _import_polars() -> ModuleType:
         raise MissingExtraError("polars", "report") from error
 
 
-def _csv(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> bytes:
+def _write(rows: Sequence[Sequence[Any]], columns: Mapping[str, type], path: Path) -> None:
+    data = _csv(rows, columns) if path.suffix == ".csv" else _parquet(rows, columns)
+    with atomic_write(path) as file:
+        file.write(data)
+
+
+def _csv(rows: Iterable[Sequence[Any]], columns: Iterable[str]) -> bytes:
     buffer = io.StringIO(newline="")
-    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_csv_cell(value) for value in row] for row in rows)
     return buffer.getvalue().encode()
 
 
-def _parquet(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> bytes:
+def _csv_cell(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _parquet(rows: Sequence[Sequence[Any]], columns: Mapping[str, type]) -> bytes:
     buffer = io.BytesIO()
-    table = {column: [row.get(column) for row in rows] for column in columns}
-    _import_polars().DataFrame(table, strict=False).write_parquet(buffer)
+    frame = _import_polars().DataFrame([tuple(row) for row in rows], columns, orient="row")
+    frame.write_parquet(buffer)
     return buffer.getvalue()
-
-
-def _stages(record: RunRecord) -> list[str] | None:
-    """Return the stages that were measured, from first to last, which no other column tells."""
-    measurement = record.measurements.get("equivariance")
-    return None if measurement is None else measurement.values.get("stages")
-
-
-def _timings(record: RunRecord) -> dict[str, Any]:
-    seconds = record.timings.get("epoch_seconds") or [float("nan")]
-    training = record.timings.get("train_seconds") or [float("nan")]
-    return {
-        "first_epoch_seconds": seconds[0],
-        "median_epoch_seconds": float(np.median(seconds)),
-        "last_epoch_seconds": seconds[-1],
-        "median_train_seconds": float(np.median(training)),
-        "run_seconds": record.timings.get("run_seconds"),
-    }
-
-
-def _environment(record: RunRecord) -> dict[str, Any]:
-    names = ("equiscale", "commit", "python", "torch", "numpy", "platform", "device", "device_name")
-    more = ("threads", "compiled", "model_fingerprint")
-    return {name: record.environment.get(name) for name in (*names, *more)}
-
-
-def _is_scalar(value: object) -> bool:
-    return isinstance(value, (bool, int, float, str))

@@ -13,7 +13,7 @@ import torch
 
 from equiscale import __version__
 from equiscale.core.errors import OptionError
-from equiscale.layers.scaled.spectral.native import native_for
+from equiscale.layers.scaled.native import load_library
 
 
 def choose_device(name: str | None = None) -> torch.device:
@@ -48,7 +48,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "device_name": _device_name(device),
         "threads": torch.get_num_threads(),
-        "compiled": native_for(torch.empty(0, device=device)) is not None,
+        "compiled": device.type == "cpu" and load_library() is not None,
     }
 
 

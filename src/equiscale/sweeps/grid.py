@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from equiscale.core.errors import OptionError
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import OBJECT_SIZES, Scenario
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.key import RunKey
 
 DEFAULT_LEARNING_RATE = 1e-3
 TRIAL_LEARNING_RATES = (1e-3, 1e-2)

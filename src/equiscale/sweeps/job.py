@@ -19,7 +19,7 @@ from torch import nn
 from equiscale.core.errors import OptionError
 from equiscale.core.spec import Split
 from equiscale.data.dataset import StirDataset, load_dataset
-from equiscale.metrics.accuracy import device_of, evaluating, measure_predictions
+from equiscale.metrics.inference import device_of, evaluating
 from equiscale.models import create_model
 from equiscale.models.checkpoint import save_model
 from equiscale.models.provenance import model_fingerprint
@@ -29,7 +29,7 @@ from equiscale.runs.lease import LEASE_SECONDS, Lease, LeaseLostError
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import Failure, RunState, RunStore
 from equiscale.sweeps.environment import choose_device, describe_environment
-from equiscale.sweeps.measurements import collect_measurements
+from equiscale.sweeps.measurements import collect_measurements, measure_predictions
 from equiscale.sweeps.tracking import Tracker, create_trackers
 from equiscale.training.checkpoint import CHECKPOINT_FILE, CHECKPOINT_SECONDS, Checkpointer
 from equiscale.training.loop import (

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from equiscale.core.errors import EquiscaleError, OptionError
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.data.catalog import CARDS
 from equiscale.data.dataset import StirDataset, load_dataset
-from equiscale.models import MODEL_GROUPS, list_models
-from equiscale.models.base import check_options
+from equiscale.models import MODEL_GROUPS, list_models, model_card
 from equiscale.models.provenance import model_fingerprint
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.estimate import Estimate, MeasuredRuns, estimate_runs
 from equiscale.sweeps.grid import (
@@ -107,7 +107,7 @@ def find_choices(request: SweepRequest) -> tuple[ModelChoice, ...]:
     names = find_models(request.models)
     choices = tuple(choice for name in names for choice in request.variants(name))
     for choice in choices:
-        check_options(choice.name, choice.options)
+        model_card(choice.name).check_options(choice.options)
     unused = set(request.options) - set(names)
     if unused:
         raise OptionError(f"options for {', '.join(sorted(unused))}, which the sweep does not run")

@@ -11,13 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from equiscale.core.errors import OptionError
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.registry import unknown_name_message
-from equiscale.runs.key import (
-    TrainingProtocol,
-    check_learning_rate,
-    check_model_options,
-    check_seed,
-)
+from equiscale.runs.key import check_learning_rate, check_model_options, check_seed
 from equiscale.sweeps.grid import ModelChoice
 from equiscale.sweeps.published import PUBLISHED
 

@@ -1,1 +1,1 @@
-"""Training one model by a protocol: the loop, its augmentations, and its checkpoints."""
+"""Training: the loop, augmentation and checkpoints."""

@@ -1,4 +1,4 @@
-"""Random changes of training images; differences from the paper, which uses none."""
+"""Augmentation of training images; the paper uses none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from equiscale.core.errors import OptionError
+from equiscale.core.protocol import Augmentation
 from equiscale.core.spec import OBJECT_SIZES
-from equiscale.runs.key import Augmentation
 
 SIZE_RANGE = (min(OBJECT_SIZES), max(OBJECT_SIZES))
 MAX_FACTOR = 2.0
@@ -24,28 +24,30 @@ def augment(
     boxes: Tensor | None = None,
     size_range: tuple[int, int] = SIZE_RANGE,
 ) -> Tensor:
-    """`[N, C, H, W] -> [N, C, H, W]`, each image changed by its own draw.
+    """`[N, C, H, W] -> [N, C, H, W]`: augment each image independently.
 
-    `rescale` knows nothing about the image, so that an object may leave the canvas in part.
-    `rescale_object` is the strongest fair use of rescaling: it takes the boxes of the training
-    objects and the range of object sizes as known, and nothing else.
+    `rescale` does not use the boxes, so part of an object may leave the canvas. `rescale_object`
+    uses the boxes of the training objects and the range of object sizes.
 
     Args:
         images: A batch.
-        kind: `none`; `rescale`: resized about its centre by a factor that is log-uniform in
-            [1/2, 2]; `rescale_object`: resized, antialiased, so that the object's size is
-            log-uniform in `size_range`, and placed anywhere on the canvas; `shift`: moved by up to
-            8 pixels. What comes from outside is black.
-        generator: Source of the draws, on the CPU, so that all devices see the same ones.
-        boxes: `[N, 3]`, left, top and size of every object; `rescale_object` needs them.
+        kind: `none`; `rescale`: resize about the centre by a factor that is log-uniform in
+            [1/2, 2]; `rescale_object`: resize with antialiasing, so that the object size is
+            log-uniform in `size_range`, and place the object anywhere on the canvas; `shift`:
+            shift by up to 8 pixels. Pixels from outside the image are black.
+        generator: Random generator on the CPU, so that all devices draw the same numbers.
+        boxes: `[N, 3]` left, top and size of each object, for `rescale_object`.
         size_range: Smallest and largest object size, for `rescale_object`.
+
+    Raises:
+        OptionError: `rescale_object` without boxes.
     """
     if kind == "none":
         return images
     count = len(images)
     if kind == "rescale_object":
         if boxes is None:
-            raise OptionError("augmentation='rescale_object' needs to know where the objects are")
+            raise OptionError("augmentation='rescale_object' needs the boxes of the objects")
         draws = torch.rand(count, 3, generator=generator)
         return _replace_objects(images, boxes, draws, size_range)
     if kind == "rescale":
@@ -59,7 +61,7 @@ def augment(
 
 
 def _sample(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
-    """`[N, C, H, W], [N], [N, 2] -> [N, C, H, W]`: enlarge by `factor`, sample at `shift`."""
+    """`[N, C, H, W], [N], [N, 2] -> [N, C, H, W]`: enlarge by `factor` and shift."""
     diagonal = torch.eye(2, device=images.device) / factor[:, None, None]
     theta = torch.cat([diagonal, shift[:, :, None]], dim=2).to(images.dtype)
     grid = F.affine_grid(theta, list(images.shape), align_corners=False)
@@ -69,7 +71,7 @@ def _sample(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
 def _replace_objects(
     images: Tensor, boxes: Tensor, draws: Tensor, size_range: tuple[int, int]
 ) -> Tensor:
-    """`[N, C, H, W], [N, 3], [N, 3] -> [N, C, H, W]`: sizes and places from 0…1."""
+    """`[N, C, H, W], [N, 3], [N, 3] -> [N, C, H, W]`: draws in [0, 1] give sizes and places."""
     draws = draws.to(images.device)
     left, top, size = boxes.to(images.dtype).unbind(1)
     smallest, largest = size_range
@@ -84,17 +86,17 @@ def _replace_objects(
 def _resizing(
     length: int, start: Tensor, new_start: Tensor, factor: Tensor, reach: int = 8
 ) -> Tensor:
-    """`[N] × 3 -> [N, length, length]`: bilinear, and wider where the image shrinks.
+    """`[N] × 3 -> [N, length, length]`: matrices of bilinear resizing with antialiasing.
 
-    The pixel at `start` goes to `new_start`; distances grow by `factor`. `reach` is how far the
-    weights of the smallest factor go beyond both ends.
+    The pixel at `start` moves to `new_start`; distances grow by `factor`. Weights of the smallest
+    factor reach `reach` pixels beyond both ends.
     """
     pixels = torch.arange(-reach, length + reach, device=start.device) + 0.5
     places = (pixels[reach:-reach] - new_start[:, None]) / factor[:, None] + start[:, None]
     support = (1 / factor).clamp_min(1)[:, None, None]
     weights = (1 - (places[:, :, None] - pixels).abs() / support).clamp_min(0)
     inside = weights[:, :, reach:-reach]
-    # Places far outside have no weights at all: 0 there, whatever they are divided by.
+    # Places far outside have no weights: 0 / expected, not 0 / 0.
     total = weights.sum(dim=2, keepdim=True)
     expected = torch.maximum(total, 0.9 * support)
     return inside / expected

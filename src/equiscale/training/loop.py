@@ -1,7 +1,7 @@
-"""The training loop: a protocol, early stopping on the validation accuracy, the best weights.
+"""The training loop: early stopping on the validation accuracy, best weights kept.
 
-Whatever is random in an epoch follows from the seed and the number of the epoch alone. So a run
-that goes on from a checkpoint draws what it would have drawn anyway.
+All randomness in an epoch depends on the seed and the number of the epoch only, so a run that
+resumes from a checkpoint draws the same numbers as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import EquiscaleError
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.seeding import derive_seed
 from equiscale.core.spec import Scenario, Split
 from equiscale.data.dataset import StirDataset, to_float
-from equiscale.metrics.accuracy import predict
-from equiscale.runs.key import TrainingProtocol
+from equiscale.metrics.inference import BATCH_SIZE, predict
 from equiscale.runs.record import History
 from equiscale.training.augmentation import SIZE_RANGE, augment
 
 SHUFFLE_SEED = 42
-"""The paper's release shuffles the training set once, with this seed, for every run."""
+"""As the paper's release: the training set is shuffled once, with this seed, in every run."""
 
 Weights = dict[str, Tensor]
 
@@ -36,16 +36,15 @@ class DivergedError(EquiscaleError):
 
 
 class InterruptedRunError(EquiscaleError):
-    """Someone asked the run to stop; it can go on from its last checkpoint."""
+    """The run was asked to stop; it can resume from its last checkpoint."""
 
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """`[N, C, H, W]` images, `[N]` labels and, if known, `[N, 3]` boxes on one device.
+    """`[N, C, H, W]` images, `[N]` labels and, if known, `[N, 3]` boxes, on one device.
 
-    Images of bytes become float32 in [0, 1] batch by batch. A box is the left and the top distance
-    of an object and its size. `order` says in which order the images are taken,
-    `size_range` which object sizes the dataset has.
+    uint8 images become float32 in [0, 1] batch by batch. A box is left, top and size of an object.
+    `order` is the order of the batches' images; `size_range` is that of the dataset.
     """
 
     images: Tensor
@@ -58,7 +57,7 @@ class LabelledImages:
     def load(
         cls, dataset: StirDataset, split: Split, scenario: Scenario, device: torch.device
     ) -> LabelledImages:
-        """Take the scenario's part of a split, and keep it on the device."""
+        """Load the object sizes of a scenario from a split."""
         part = dataset.select(split, scenario)
         boxes = torch.cat([part.positions, part.object_sizes[:, None]], dim=1)
         largest = min(max(dataset.sizes), dataset.canvas)
@@ -70,12 +69,12 @@ class LabelledImages:
         )
 
     def permuted(self, order: np.ndarray[tuple[int], np.dtype[np.int64]]) -> LabelledImages:
-        """Return the images in another order, without copying them."""
+        """Return the images in the given order, without copying them."""
         index = torch.from_numpy(order).to(self.labels.device)
         return replace(self, order=index if self.order is None else self.order[index])
 
     def batches(self, size: int) -> Iterator[LabelledImages]:
-        """Yield `size` images at a time, in order; the last batch may be smaller."""
+        """Yield batches of `size` images in order; the last one may be smaller."""
         for first in range(0, len(self.labels), size):
             last = first + size
             part = slice(first, last) if self.order is None else self.order[first:last]
@@ -85,7 +84,7 @@ class LabelledImages:
 
 @dataclass(frozen=True)
 class EpochTimings:
-    """Seconds of every epoch: training alone, and with validation."""
+    """Seconds of each epoch, without and with validation."""
 
     train_seconds: tuple[float, ...] = ()
     epoch_seconds: tuple[float, ...] = ()
@@ -93,7 +92,7 @@ class EpochTimings:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is after an epoch."""
+    """The state of a run after an epoch."""
 
     history: History
     timings: EpochTimings
@@ -102,30 +101,30 @@ class Progress:
 
     @property
     def epoch(self) -> int:
-        """The epoch that has just ended, from 1."""
+        """The last finished epoch, from 1."""
         return len(self.history)
 
     @property
     def epochs_left(self) -> int:
-        """Epochs until the run stops if the validation accuracy does not improve again."""
+        """Epochs until the run stops, unless the validation accuracy improves again."""
         until_stop = self.history.best_epoch + self.patience - self.epoch
         return max(0, min(until_stop, self.max_epochs - self.epoch))
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that `epochs_left` epochs will take."""
+        """Estimated seconds for `epochs_left` epochs."""
         seconds = self.timings.epoch_seconds
         return self.epochs_left * sum(seconds) / len(seconds) if seconds else 0.0
 
 
 class Trainer:
-    """One run in progress: the model, its optimiser and what has been reached.
+    """One run: the model, its optimiser, the history and the best weights.
 
     Args:
-        model: Trained in place, on the device it is on.
-        protocol: How.
+        model: Trained in place, on its device.
+        protocol: How the model is trained.
         learning_rate: Step size of the optimiser.
-        seed: Everything random in training follows from it.
+        seed: Seed of all randomness in training.
     """
 
     def __init__(
@@ -141,14 +140,14 @@ class Trainer:
 
     @property
     def progress(self) -> Progress:
-        """Where the run is."""
+        """The state of the run."""
         return Progress(
             self.history, self.timings, self.protocol.max_epochs, self.protocol.patience
         )
 
     @property
     def is_finished(self) -> bool:
-        """Whether patience or epochs have run out."""
+        """Whether the run has used up its patience or its epochs."""
         return bool(self.history) and self.progress.epochs_left == 0
 
     def train(
@@ -158,13 +157,13 @@ class Trainer:
         on_epoch: Callable[[Progress], None] = lambda progress: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Weights:
-        """Train until finished and return the best weights, which the model then has.
+        """Train until finished, load the best weights into the model and return them.
 
         Args:
             train_set: In the order of the dataset file; shuffled here.
-            valid_set: Decides which weights are best, and when to stop.
+            valid_set: Its accuracy decides which weights are best, and when to stop.
             on_epoch: Called after each epoch.
-            should_stop: Asked before each step; when true, `InterruptedRunError` is raised.
+            should_stop: Called before each step; `InterruptedRunError` is raised if it is true.
         """
         shuffled = train_set.permuted(_permutation(SHUFFLE_SEED, len(train_set.labels)))
         with _reproducible(self.model):
@@ -180,7 +179,7 @@ class Trainer:
         valid_set: LabelledImages,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Train one epoch, validate, and keep the weights if they are the best so far."""
+        """Train for one epoch, validate, and keep the weights if they are the best so far."""
         started = time.perf_counter()
         loss = self._train_epoch(train_set, should_stop)
         trained = time.perf_counter()
@@ -196,7 +195,7 @@ class Trainer:
         )
 
     def _train_epoch(self, train_set: LabelledImages, should_stop: Callable[[], bool]) -> float:
-        """Train one epoch and return the mean loss of its images."""
+        """Train for one epoch and return the mean loss of its images."""
         epoch = len(self.history) + 1
         generator = self._seed_epoch(epoch)
         if self.protocol.reshuffle:
@@ -215,7 +214,7 @@ class Trainer:
         return loss
 
     def _step(self, images: Tensor, labels: Tensor) -> Tensor:
-        """`[n, C, H, W], [n] -> []`: one step; the loss stays on the device."""
+        """`[n, C, H, W], [n] -> []`: make one step and return the loss, still on the device."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(self.model(images), labels)
         loss.backward()
@@ -223,7 +222,7 @@ class Trainer:
         return loss.detach()
 
     def _seed_epoch(self, epoch: int) -> torch.Generator:
-        """Seed torch (dropout in a user's model) and return the generator of augmentations."""
+        """Seed torch, for dropout, and return the generator of the augmentations."""
         key = f"seed {self.seed}"
         torch.manual_seed(derive_seed(key, f"model {epoch}"))
         return torch.Generator().manual_seed(derive_seed(key, f"augmentation {epoch}"))
@@ -241,14 +240,14 @@ class Trainer:
 
 def measure_accuracy(model: nn.Module, part: LabelledImages) -> float:
     """Return the accuracy of a model on labelled images."""
-    hits = predict(model, part.images) == part.labels
+    hits = predict(model, (batch.images for batch in part.batches(BATCH_SIZE))) == part.labels
     return int(hits.sum()) / len(part.labels)
 
 
 def seed_weights(seed: int) -> None:
-    """Seed torch's global generator for drawing the initial weights of a run.
+    """Seed torch's global generator before the initial weights of a run are drawn.
 
-    They depend on the seed only, not on the learning rate: runs of one seed are paired.
+    Runs with one seed start from the same weights, at any learning rate.
     """
     torch.manual_seed(derive_seed(f"seed {seed}", "weights"))
 
@@ -276,7 +275,7 @@ def _permutation(seed: int, length: int) -> np.ndarray[tuple[int], np.dtype[np.i
 
 @contextlib.contextmanager
 def _reproducible(model: nn.Module) -> Iterator[None]:
-    """Leave torch's generators as they were, and let cuDNN choose repeatable algorithms."""
+    """Use deterministic cuDNN algorithms; on exit, restore torch's random generators."""
     devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
     flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
     with torch.random.fork_rng(devices=sorted(devices)), flags:

@@ -1,1 +1,1 @@
-"""Layers of other methods that the paper, or this package, compares with."""
+"""Layers of other methods, for comparison."""

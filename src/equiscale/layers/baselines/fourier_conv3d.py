@@ -1,13 +1,12 @@
 """A 3-D convolution with large kernels as products of spectra over (H, W).
 
-Both image axes are transformed; the scale axis S is not, because it is short: there the taps are
-laid side by side and summed by the product that mixes the channels. Transforms are matrix products
-too, which on maps of this size are as fast as an FFT and leave their results where the next product
-wants them.
+Both image axes are transformed. The scale axis S is not, because it is short: its taps are laid
+side by side and summed by the product that mixes the channels. Transforms are matrix products,
+which on maps of this size are as fast as an FFT and need no copies between steps.
 
 Axes: U and V count frequencies down and across, R is real and imaginary part. Frequencies across
-lie half a step off zero: what wraps around changes its sign, which concerns no valid output, and no
-frequency but the last of an odd width is its own mirror image.
+lie half a step off zero: values that wrap around change their sign, which affects no valid output,
+and only the last frequency of an odd width is its own mirror image.
 """
 
 from __future__ import annotations
@@ -22,13 +21,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from equiscale.layers.precision import without_autocast
-from equiscale.layers.scaled.spectral.workspace import Workspace
 
 IMAGES = 8
 """Images transformed at a time: more share the kernels' spectra, fewer take less memory."""
 
 _CACHED_WAVES = 16
-_PRICE = 3  # of a multiply-add, in terms of those of an ordinary convolution
+_PRICE = 3  # of a multiply-add here, relative to one of an ordinary convolution
+
+
+class Workspace:
+    """Memory that is used again for every few images: fresh memory of this size is slow."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Return an uninitialised tensor; an earlier one of this name is overwritten."""
+        size = math.prod(shape)
+        if name not in self._buffers or self._buffers[name].numel() < size:
+            self._buffers[name] = self._like.new_empty(size)
+        return self._buffers[name][:size].view(shape)
 
 
 def output_sizes(input_shape: Sequence[int], kernel_shape: Sequence[int]) -> tuple[int, ...]:
@@ -57,8 +70,8 @@ def fourier_cost(input_shape: Sequence[int], kernel_shape: Sequence[int]) -> int
 def transforms_pay(x: Tensor, weight: Tensor) -> bool:
     """Whether spectra are faster than an ordinary convolution: on CPUs, with large kernels.
 
-    Multiply-adds are compared; those of the spectra count three times, for all that is done
-    between the products.
+    It compares multiply-adds; those of the spectra count three times, for the work between the
+    products.
     """
     cheaper = _PRICE * fourier_cost(x.shape, weight.shape) < ordinary_cost(x.shape, weight.shape)
     return x.device.type == "cpu" and cheaper
@@ -67,7 +80,7 @@ def transforms_pay(x: Tensor, weight: Tensor) -> bool:
 def fourier_conv3d(x: Tensor, weight: Tensor) -> Iterator[Tensor]:
     """`[N, C, S, H, W], [O, C, T, k, l] -> [n, O, S', H', W']`, a few images at a time.
 
-    What is yielded is a view of memory that the next images overwrite. There is no derivative.
+    Each result is a view of memory that the next one overwrites. It cannot be differentiated.
     """
     waves = _make_waves(*x.shape[3:], *weight.shape[3:], x.dtype)
     kernels = _transform_columns(weight, waves)
@@ -82,7 +95,7 @@ def fourier_conv3d(x: Tensor, weight: Tensor) -> Iterator[Tensor]:
 def large_conv3d(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`[N, C, S, H, W] -> [N, O, S', H', W']`: `conv3d`, by spectra where these are faster.
 
-    There is no derivative of those.
+    The spectra cannot be differentiated.
     """
     if torch.compiler.is_exporting() or not transforms_pay(x, weight):
         return F.conv3d(x, weight, bias)
@@ -105,7 +118,7 @@ def _all_maps_shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[0], *output_sizes(x.shape, weight.shape))
 
 
-# An operator of its own, so that the compiler does not have to look into its loop.
+# A custom operator, so that the compiler does not trace its loop.
 _LIBRARY = torch.library.Library("equiscale", "FRAGMENT")
 _LIBRARY.define("fourier_conv3d(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 _LIBRARY.impl("fourier_conv3d", _all_maps, "CompositeExplicitAutograd")
@@ -165,7 +178,7 @@ def _waves(frequencies: Tensor, period: int) -> tuple[Tensor, Tensor]:
 
 
 def _complex_product(real: Tensor, imag: Tensor) -> Tensor:
-    """Return `[R', R, ...]`: what makes part R' of a product from part R of the other factor."""
+    """Return `[R', R, ...]`: the factors that make part R' of a product from part R."""
     return torch.stack([torch.stack([real, -imag]), torch.stack([imag, real])])
 
 
@@ -179,8 +192,7 @@ def _transform_columns(weight: Tensor, waves: _Waves) -> Tensor:
 class _Windows:
     """A few images on their way to the frequency domain and back.
 
-    Column frequencies are visited one after the other, so that what is computed of one stays in the
-    processor's cache.
+    Column frequencies are processed one by one, so that intermediate results stay in the cache.
     """
 
     def __init__(self, images: Tensor, weight: Tensor, waves: _Waves, workspace: Workspace) -> None:

@@ -1,7 +1,7 @@
-"""Convolutions whose backward pass costs what its gradient is worth.
+"""Convolutions with a sparse backward pass.
 
-Behind a maximum over branches and a global max pooling, only one pixel per sample and channel
-carries a gradient. The ordinary backward pass multiplies all the zeros; these ones look first.
+Before a global max pooling, only one pixel per sample and channel has a non-zero gradient. These
+convolutions visit only such pixels if there are few.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
+from equiscale.core.registry import unknown_name_message
 from equiscale.layers.baselines.fourier_conv3d import large_conv3d
-from equiscale.layers.scaled.geometry import Padding, check_padding
+from equiscale.layers.scaled.geometry import PADDINGS, Padding
 
 # ruff: noqa: A002 - the name that torch.nn.functional.conv2d uses
 
 SPARSE_SHARE = 1 / 128
-"""Share of non-zero output gradients up to which only those are worked through."""
+"""Share of non-zero output gradients up to which the backward pass is sparse."""
 
 CHUNK = 1 << 22
-"""Numbers in the patches that are gathered at a time, 16 MB in float32."""
+"""Numbers in the patches gathered at a time, 16 MB in float32."""
 
 
 def frugal_conv2d(
@@ -34,10 +35,11 @@ def frugal_conv2d(
     padding: int = 0,
     dilation: int = 1,
 ) -> Tensor:
-    """`[N, C, H, W] -> [N, O, H', W']`: `conv2d`, with a backward pass that skips zeros.
+    """`[N, C, H, W] -> [N, O, H', W']`: `conv2d` with a sparse backward pass.
 
-    Values and gradients are those of `torch.nn.functional.conv2d`; second derivatives work too.
-    Padding is a copy of its own, because padded convolutions with large kernels are slow on CPUs.
+    Values and gradients are those of `torch.nn.functional.conv2d`, and it can be differentiated
+    twice. The input is padded in a separate step, because padded convolutions with large kernels
+    are slow on CPUs.
 
     Examples:
         >>> frugal_conv2d(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3), padding=1)[0, 0, 0]
@@ -50,7 +52,7 @@ def frugal_conv2d(
 class FrugalConv2d(nn.Conv2d):
     """`[N, C, H, W] -> [N, O, H', W']`: `nn.Conv2d` for networks that end in a global maximum.
 
-    Parameters and values are those of `nn.Conv2d`; in training the backward pass skips zeros.
+    Parameters and values are those of `nn.Conv2d`; the backward pass is sparse.
 
     Args:
         in_channels: Channels of the input.
@@ -68,7 +70,8 @@ class FrugalConv2d(nn.Conv2d):
     ) -> None:
         if kernel_size % 2 == 0:
             raise OptionError(f"kernel_size must be odd, got {kernel_size}")
-        check_padding(padding, "zeros")
+        if padding not in PADDINGS:
+            raise OptionError(unknown_name_message("padding", padding, PADDINGS))
         super().__init__(in_channels, out_channels, kernel_size, padding=padding)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -80,7 +83,7 @@ class FrugalConv2d(nn.Conv2d):
 
 
 def frugal_conv(input: Tensor, weight: Tensor, bias: Tensor | None, dilation: int = 1) -> Tensor:
-    """`[N, C, *] -> [N, O, *']`: over two axes `conv2d`, over three `large_conv3d`, undilated."""
+    """`[N, C, *] -> [N, O, *']`: `conv2d` over two axes, undilated `large_conv3d` over three."""
     given = (input, weight) if bias is None else (input, weight, bias)
     trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
     if not trained or torch.compiler.is_exporting():
@@ -111,7 +114,7 @@ class _FrugalConv(torch.autograd.Function):
         wanted = list(ctx.needs_input_grad[:2])
         # Autocast may have rounded the input and the gradient; the weight is kept exact.
         x_, gradient = x.to(weight.dtype), gradient.to(weight.dtype)
-        if torch.is_grad_enabled():  # second derivatives are asked for
+        if torch.is_grad_enabled():  # for second derivatives
             pair = _dense_gradients(gradient, x_, weight, ctx.dilation, wanted)
         else:
             pair = torch.ops.equiscale.conv_gradients(
@@ -125,7 +128,7 @@ class _FrugalConv(torch.autograd.Function):
 def _conv_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, dilation: int, wanted: list[bool]
 ) -> tuple[Tensor, Tensor]:
-    """`[N, O, *'] -> [N, C, *], [O, C, k, ...]`; one that is not wanted stays empty."""
+    """`[N, O, *'] -> [N, C, *], [O, C, k, ...]`; a gradient that is not needed is empty."""
     if gradient.count_nonzero() <= SPARSE_SHARE * gradient.numel():
         return _sparse_gradients(gradient, x, weight, dilation, wanted)
     return _dense_gradients(gradient, x, weight, dilation, wanted)
@@ -138,7 +141,7 @@ def _conv_gradients_shapes(
     return dx, torch.empty_like(weight) if wanted[1] else weight.new_empty(0)
 
 
-# An operator of its own, so that the compiler does not have to look into it.
+# A custom operator, so that the compiler does not trace it.
 _LIBRARY = torch.library.Library("equiscale", "FRAGMENT")
 _LIBRARY.define(
     "conv_gradients(Tensor gradient, Tensor x, Tensor weight, int dilation, bool[] wanted)"
@@ -155,7 +158,7 @@ def _dense_gradients(
     if wanted[0]:
         dx = _torch_gradient(gradient, x, weight, dilation, 0)
     if wanted[1] and x.ndim == 4 and weight.shape[1] == 1:
-        # A product with the unfolded image beats the library's routine for a single channel.
+        # For a single channel, a product with the unfolded image is faster than torch's routine.
         patches = _patches(x, weight.shape[-1], dilation)[:, 0].flatten(3).flatten(0, 2)
         dw = (gradient.transpose(0, 1).flatten(1) @ patches).view_as(weight)
     elif wanted[1]:

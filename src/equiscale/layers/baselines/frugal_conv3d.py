@@ -1,6 +1,6 @@
-"""A 3-D convolution that is fast with large kernels, most of all in front of a global maximum.
+"""A 3-D convolution that is fast with large kernels, above all before a global max pooling.
 
-There the maximum is found without derivatives, a few images at a time, and no map is kept. Its
+The maximum is then found without derivatives, a few images at a time, and no map is kept. Its
 derivatives are those of the dot product of a kernel and the patch under it.
 """
 
@@ -53,7 +53,7 @@ def frugal_conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     Values and gradients are those of `torch.nn.functional.conv3d`, up to rounding where the values
     come from spectra, see `transforms_pay`: a relative 1e-6, and a NaN or infinity reaches all
     pixels of the scales whose kernels contain it. There, half precision and autocast compute in
-    float32. The backward pass skips zeros; second derivatives work too.
+    float32. The backward pass is sparse, and the function can be differentiated twice.
 
     Examples:
         >>> frugal_conv3d(torch.ones(1, 1, 3, 9, 9), torch.ones(1, 1, 3, 7, 7)).shape
@@ -92,7 +92,7 @@ def conv3d_peaks(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
 
 def _patches(x: Tensor, weight: Tensor, position: Tensor) -> Tensor:
-    """`[N, C, S, H, W] -> [N, O, (C, T, k, l)]`: what lies under the kernels at `[N, O]` places."""
+    """`[N, C, S, H, W] -> [N, O, (C, T, k, l)]`: patches under the kernels at `[N, O]` places."""
     corner = torch.unravel_index(position.flatten(), output_sizes(x.shape, weight.shape))
     own_image = torch.zeros_like(position).flatten()
     places = pixels_under_kernels(own_image, corner, x.shape, weight.shape)
@@ -122,7 +122,7 @@ def _fourier_peaks_shapes(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(shape), x.new_empty(shape, dtype=torch.long)
 
 
-# An operator of its own, so that the compiler does not have to look into its loop.
+# A custom operator, so that the compiler does not trace its loop.
 _LIBRARY = torch.library.Library("equiscale", "FRAGMENT")
 _LIBRARY.define("fourier_peaks(Tensor x, Tensor weight) -> (Tensor, Tensor)")
 _LIBRARY.impl("fourier_peaks", _fourier_peaks, "CompositeExplicitAutograd")

@@ -25,8 +25,8 @@ BORDER_MODES: tuple[BorderMode, ...] = get_args(BorderMode)
 def discrete_gaussian(sigma: float) -> Tensor:
     """Return `[R + 1]` weights `e^{−t} I_n(t)`, t = σ², n = 0…R, in float64.
 
-    That is the kernel of diffusion on a grid: smoothing by σ₁ and then by σ₂ is smoothing by
-    √(σ₁² + σ₂²), exactly. R = ⌈6σ⌉ + 6 leaves less than 1e-8 of the mass out.
+    This is the kernel of diffusion on a grid: smoothing by σ₁ and then by σ₂ equals smoothing by
+    √(σ₁² + σ₂²). R = ⌈6σ⌉ + 6 omits less than 1e-8 of the mass.
 
     Examples:
         >>> discrete_gaussian(1.0)[:3]
@@ -44,7 +44,7 @@ def smoothing_matrix(weights: Tensor, size: int, border: BorderMode, margin: int
     Args:
         weights: One half of a symmetric kernel, centre first.
         size: Pixels along the axis.
-        border: What lies beyond its ends: zeros, or the last pixel over and over.
+        border: What lies beyond its ends: zeros, or the last pixel repeated.
         margin: How many pixels beyond each end are returned.
     """
     radius = len(weights)
@@ -64,7 +64,7 @@ def smoothing_matrix(weights: Tensor, size: int, border: BorderMode, margin: int
 def derivative_stencils(sigma: float, zero_order: bool = False) -> Tensor:
     """Return `[A, 3, 3]`: σ∂x, σ∂y, σ²/2 ∂xx, σ²/2 ∂xy, σ²/2 ∂yy as central differences, float64.
 
-    With `zero_order` the identity comes first. Stencils are to be correlated with an image.
+    With `zero_order` the identity comes first. Correlate the stencils with an image.
     """
     identity = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
     first = torch.tensor([-0.5, 0.0, 0.5], dtype=torch.float64)
@@ -88,16 +88,16 @@ class GaussianDerivativeConv2d(nn.Module):
         σ (C_x L_x + C_y L_y) + σ²/2 (C_xx L_xx + C_xy L_xy + C_yy L_yy)  (+ C_0 L).
 
     The coefficients C are learned and the same for every σ. Enlarging the input by the ratio of
-    two σ moves the response from one to the other unchanged, as far as pixels are fine enough for
-    σ and the border is far away. Smoothing is separable, as a product with one matrix per axis,
-    and the central differences together with the mixing of channels are one 3×3 convolution. Half
-    precision and autocast compute in float32: differences of rounded numbers would be coarse.
+    two σ moves the response from one to the other unchanged, if σ is not much smaller than a pixel
+    and the border is far away. Smoothing is a product with one matrix per axis. The central
+    differences and the mixing of channels are one 3×3 convolution. Half precision and autocast
+    compute in float32, because differences of rounded numbers would be coarse.
 
     Args:
         in_channels: Channels of the input.
         out_channels: Channels of the output.
         sigmas: σ of every scale, in pixels of the input.
-        strides: Keep every so many pixels at each scale; by default all.
+        strides: Step between the pixels kept at each scale; 1 by default.
         zero_order: Whether to learn a coefficient for L itself.
         border: What lies beyond the border, `"zeros"` or `"replicate"`.
 
@@ -158,7 +158,53 @@ class GaussianDerivativeConv2d(nn.Module):
         return F.conv2d(smooth, kernel, stride=self.strides[scale_index])
 
     def extra_repr(self) -> str:
-        """Show what the layer was built with."""
+        """Show the arguments."""
         outputs, inputs, terms = self.weight.shape
         sigmas = ", ".join(f"{sigma:.3g}" for sigma in self.sigmas)
         return f"{inputs}, {outputs}, sigmas=({sigmas}), terms={terms}, border={self.border!r}"
+
+
+class SharedBatchNorm(nn.Module):
+    """`S × [N, C, H_s, W_s] -> S × [N, C, H_s, W_s]`: batch normalisation over all scale channels.
+
+    Mean and variance are taken over all scale channels together. Every sample in every channel
+    counts the same, regardless of its number of pixels.
+
+    Args:
+        num_features: Number C of features.
+        momentum: Weight of a new batch in the running statistics used in evaluation.
+        eps: Added to the variance.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, num_features: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(num_features))
+        self.bias = nn.Parameter(torch.zeros(num_features))
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        """`S × [N, C, H_s, W_s] -> S × [N, C, H_s, W_s]`."""
+        mean, variance = self.running_mean, self.running_var
+        if self.training and any(map(len, maps)):
+            mean, variance = self._measure(maps)
+        factor = self.weight * torch.rsqrt(variance + self.eps)
+        shift = self.bias - mean * factor
+        return [(one * factor[:, None, None] + shift[:, None, None]).to(one.dtype) for one in maps]
+
+    def _measure(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return mean and variance `[C]` of a batch, and keep them."""
+        count = sum(map(len, maps))
+        exact = [single(one) for one in maps]
+        mean = torch.stack([one.mean((2, 3)).sum(0) for one in exact]).sum(0) / count
+        square = torch.stack([one.square().mean((2, 3)).sum(0) for one in exact]).sum(0) / count
+        variance = (square - mean**2).clamp_min(0)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
+            self.running_var.lerp_(variance.to(self.running_var), self.momentum)
+        return mean, variance

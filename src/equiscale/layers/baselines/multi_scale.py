@@ -17,7 +17,7 @@ XU_KERNEL_SIZES = (3, 5, 7, 9, 11)
 KANAZAWA_EXPONENTS = (-2, -1, 0, 1, 2, 3, 4)
 KANAZAWA_FACTOR = 1.26
 
-_NOWHERE = -2.0  # a position that no pixel is near to
+_NOWHERE = -2.0  # a position that is near no pixel
 
 
 def corner_aligned_matrix(size: int, new_size: int) -> Tensor:
@@ -69,8 +69,8 @@ def xu_kernel(weight: Tensor, kernel_size: int) -> Tensor:
     size = weight.shape[-1]
     if kernel_size == size:
         return weight
-    smaller = kernel_size < size
-    matrix = (corner_aligned_matrix if smaller else _nearest_matrix)(size, kernel_size).to(weight)
+    make = corner_aligned_matrix if kernel_size < size else _nearest_matrix
+    matrix = make(size, kernel_size).to(weight)
     resized = matrix @ weight @ matrix.T
     norm = weight.abs().sum(dim=(2, 3), keepdim=True)
     resized_norm = resized.abs().sum(dim=(2, 3), keepdim=True)
@@ -86,9 +86,9 @@ def _nearest_matrix(size: int, new_size: int) -> Tensor:
 class XuConv2d(nn.Module):
     """`[N, C, H, W]` or `[N, C, S, H, W] -> [N, O, S, H, W]`: one column per kernel size.
 
-    The columns share one reference kernel and never mix: column s of the output sees column s of
-    the input, or the one image all columns start from. 'Same' padding with zeros, no bias. With
-    `pool=True` the result is the maximum over the columns, `[N, O, H, W]`.
+    The columns share one reference kernel and do not mix: column s of the output depends on column
+    s of the input, or on the one image that all columns start from. 'Same' padding with zeros, no
+    bias. With `pool=True` the result is the maximum over the columns, `[N, O, H, W]`.
 
     Args:
         in_channels: Channels of the input.
@@ -137,7 +137,7 @@ class XuConv2d(nn.Module):
 
 
 def column_inputs(x: Tensor, num_columns: int) -> Sequence[Tensor]:
-    """`[N, C, H, W]` or `[N, C, S, H, W] -> S × [N, C, H, W]`: what each column starts from."""
+    """`[N, C, H, W]` or `[N, C, S, H, W] -> S × [N, C, H, W]`: the input of each column."""
     if x.ndim == 4:
         return (x,) * num_columns
     if x.ndim != 5 or x.shape[2] != num_columns:
@@ -223,7 +223,7 @@ class KanazawaConv2d(nn.Module):
     For every exponent e the input is resized by `factor^e` on its canvas (see
     `CanvasResizing`), convolved (valid), the response is resized back by `factor^-e` on
     its own canvas, and the maximum over e is taken. Resizing, cropping and padding are one matrix
-    per axis, and only those responses are computed that survive the last crop.
+    per axis, and responses that the last crop removes are not computed.
 
     Args:
         in_channels: Channels of the input.
@@ -285,7 +285,7 @@ class KanazawaConv2d(nn.Module):
         return up @ (response @ right.T)
 
     def _axis_matrices(self, size: int, factor: float, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the matrix before and the one behind the convolution, without unused responses."""
+        """Return the matrices before and after the convolution, without unused responses."""
         kernel_size = self.weight.shape[-1]
         behind = CanvasResizing(size - kernel_size + 1, 1 / factor)
         first, last = behind.used()

@@ -1,4 +1,4 @@
-"""Riesz transforms, which commute with rescaling, and a layer that learns to combine them."""
+"""Riesz transforms, which commute with rescaling, and a layer of learned combinations."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def riesz_responses(height: int, width: int, like: Tensor) -> tuple[Tensor, Tens
 
     At frequency u, the first-order transforms multiply by −i u_x/|u| and −i u_y/|u|, of which the
     factor of −i is returned; the second-order ones by −u_x²/|u|², −u_x u_y/|u|² and −u_y²/|u|².
-    The mean of an image is lost. At the highest frequency of an even axis, whose sign is unknown,
-    an odd response is zero.
+    They remove the mean of an image. At the highest frequency of an even axis, whose sign is
+    ambiguous, odd responses are zero.
     """
     y = _frequencies(height, like)[:, None]
     x = -_frequencies(width, like)[(width + 1) // 2 :].flip(0)
@@ -31,7 +31,7 @@ def riesz_responses(height: int, width: int, like: Tensor) -> tuple[Tensor, Tens
 
 
 def _frequencies(size: int, like: Tensor) -> Tensor:
-    """Return `[size]`: what `torch.fft.fftfreq` does, in operations that ONNX knows."""
+    """Return `[size]`: as `torch.fft.fftfreq`, in operations that ONNX supports."""
     index = torch.arange(size, dtype=torch.float64, device=like.device)
     return torch.where(2 * index < size, index, index - size) / size
 
@@ -39,9 +39,8 @@ def _frequencies(size: int, like: Tensor) -> Tensor:
 def riesz_transform(x: Tensor) -> Tensor:
     """`[N, C, H, W] -> [N, C, 5, H, W]`: R_x, R_y, R_xx, R_xy, R_yy of a periodic image.
 
-    Rescaling an image and transforming it is transforming and rescaling it, because the responses
-    depend on the direction of a frequency and not on its length. R_xx + R_yy is the negative of the
-    image without its mean.
+    The transforms commute with rescaling, because the responses depend on the direction of a
+    frequency and not on its length. R_xx + R_yy is the negative of the image without its mean.
 
     Examples:
         >>> parts = riesz_transform(torch.rand(1, 1, 8, 8))
@@ -57,9 +56,9 @@ def riesz_transform(x: Tensor) -> Tensor:
 class RieszConv2d(nn.Module):
     """`[N, C, H, W] -> [N, O, H, W]`: a learned combination of Riesz transforms of order 1 and 2.
 
-    The same as a 1×1 convolution of `riesz_transform(x)`; mixed before the transform back, which
-    saves four of five inverse transforms. The image continues periodically beyond its border. Half
-    precision and autocast compute in float32.
+    It equals a 1×1 convolution of `riesz_transform(x)`, but mixes spectra, which saves four of five
+    inverse transforms. The image continues periodically beyond its border. Half precision and
+    autocast compute in float32.
 
     Args:
         in_channels: Channels of the input.
@@ -92,12 +91,12 @@ class RieszConv2d(nn.Module):
 
 
 def _mix(x: Tensor, weight: Tensor) -> Tensor:
-    """`[N, C, H, W], [O, C, 5] -> [N, O, H, W]`, in real numbers, which ONNX can multiply.
+    """`[N, C, H, W], [O, C, 5] -> [N, O, H, W]`, in real numbers, as ONNX requires.
 
     With response E − iD and spectrum P + iQ, the product is (EP + DQ) + i(EQ − DP).
     """
     height, width = x.shape[2:]
-    if x.shape[0] == 0:  # which the Fourier transform refuses
+    if x.shape[0] == 0:  # the Fourier transform does not take it
         return x.new_zeros(0, len(weight), height, width)
     first, second = riesz_responses(height, width, x)
     odd = (weight[..., :2] @ first.flatten(1)).permute(2, 0, 1)  # [F, O, C]

@@ -1,7 +1,7 @@
 """Steerable scale convolutions (SES, Sosnovik et al. 2020 and 2021) and their two bases.
 
 A basis is a tensor ψ `[F, S, K, K]`: F functions, each at S scales, on K×K pixels. The kernel of
-scale s is `Σ_f weight[o, c, f] · ψ[f, s]`, so that one set of weights means the same at all scales.
+scale s is `Σ_f weight[o, c, f] · ψ[f, s]`: all scales share one set of weights.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def hermite_basis(
 def disco_basis(raw: Tensor) -> Tensor:
     """Return ψ `[k², S, K, K]` = Hβ, normalised, from a raw basis β of the same shape.
 
-    β[p] is what the p-th pixel of a k×k kernel becomes at each scale, see `disco.py`;
+    β[p] is what the p-th pixel of a k×k kernel becomes at each scale, see `load_raw_basis`;
     H holds k² Hermite functions on the k×k grid (σ 1.9, ratio 1.9).
     """
     functions = hermite_functions(math.isqrt(raw.shape[0]), 1.9, 1.9, raw.shape[0])
@@ -103,7 +103,7 @@ def check_scales(scales: Sequence[float]) -> None:
 
 
 class _SteerableConv(nn.Module):
-    """One ordinary convolution per scale, each on the pixels where its basis is not zero."""
+    """One ordinary convolution per scale, on the pixels where its basis is not zero."""
 
     def __init__(self, weight_shape: Sequence[int], basis: Tensor, bias: bool) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class SteerableLift2d(_SteerableConv):
     """`[N, C, H, W] -> [N, O, S, H', W']`: Z² → H, the image convolved at every scale.
 
     For images f and their rescaling L_a, map s of `L_a f` is approximately map s' of f rescaled,
-    with s' the scale a factor a away; how nearly depends on the basis, see `docs/models.md`.
+    with s' the scale a factor a away; the error depends on the basis, see `docs/models.md`.
 
     Args:
         in_channels: Channels of the images.
@@ -200,7 +200,7 @@ def _checked(basis: Tensor) -> Tensor:
 
 
 def _lattice(maps: Tensor) -> tuple[int, int]:
-    """`[F, K, K] ->` reach and step of the pixels that are not zero, seen from the centre.
+    """`[F, K, K] ->` reach and step of the non-zero pixels, from the centre.
 
     A basis on 7×7 pixels padded to 15×15 has reach 3 and step 1; dilated by two, reach 6 and step
     2. Convolving only those pixels gives the same result with fewer operations.

@@ -1,4 +1,4 @@
-"""The scaled convolution by its definition, to be read next to the paper."""
+"""The scaled convolution by its definition, as in the paper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equiscale.layers.scaled.geometry import Geometry, PaddingMode
+from equiscale.layers.scaled.geometry import Geometry, PaddingMode, Sides
 from equiscale.layers.scaled.kernel_scaling import Interpolation, rescale_kernel
 from equiscale.layers.scaled.pooling import PoolMode, scale_pool
 
@@ -41,19 +41,20 @@ def direct_stack(
     maps = []
     for kernel_size in geometry.kernel_sizes:
         kernel = rescale_kernel(weight, kernel_size, interpolation)
-        if geometry.padding == "same":
-            extended = extend(x, kernel_size, geometry.padding_mode)
-            maps.append(F.conv2d(extended, kernel, bias, geometry.stride, groups=groups))
-        else:
+        if geometry.is_valid:
             maps.append(_framed_valid_map(x, kernel, bias, geometry, groups))
+        else:
+            extended = extend(x, geometry.extension(kernel_size), geometry.padding_mode)
+            maps.append(F.conv2d(extended, kernel, bias, geometry.stride, groups=groups))
     return torch.stack(maps, dim=2)
 
 
-def extend(x: Tensor, kernel_size: int, mode: PaddingMode) -> Tensor:
-    """Extend the input so that a valid convolution returns a map of the input's size."""
-    before, after = (kernel_size - 1) // 2, kernel_size // 2
+def extend(x: Tensor, sides: Sides, mode: PaddingMode) -> Tensor:
+    """Pad the input by so many pixels on its left, right, top and bottom; negative ones crop."""
+    if min(sides) < 0:
+        x = F.pad(x, [min(side, 0) for side in sides])
     name = "constant" if mode == "zeros" else mode
-    return F.pad(x, (before, after, before, after), mode=name)
+    return F.pad(x, [max(side, 0) for side in sides], mode=name)
 
 
 def _framed_valid_map(

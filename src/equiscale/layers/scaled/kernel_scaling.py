@@ -18,7 +18,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def check_interpolation(interpolation: str) -> None:
-    """Raise `OptionError` unless `interpolation` names a way to resample."""
+    """Raise `OptionError` unless `interpolation` names an interpolation."""
     if interpolation not in INTERPOLATIONS:
         raise OptionError(unknown_name_message("interpolation", interpolation, INTERPOLATIONS))
 
@@ -27,10 +27,9 @@ def check_interpolation(interpolation: str) -> None:
 def resampling_matrix(size: int, new_size: int, interpolation: Interpolation) -> Tensor:
     """Return the `[new_size, size]` matrix A, in float64, that resamples one axis.
 
-    All four interpolations act on rows and columns separately, so that a kernel w becomes
-    `A w Aᵀ`. The entries are those of `torch.nn.functional.interpolate` with
-    `align_corners=False`; enlarging is the paper's case. Smooth interpolations antialias when
-    they shrink, so that a smaller kernel keeps the mean of the original.
+    All four interpolations are separable, so a kernel w becomes `A w Aᵀ`. The entries are those of
+    `torch.nn.functional.interpolate` with `align_corners=False`. The paper only enlarges kernels.
+    Bicubic and bilinear antialias when they shrink, so that a smaller kernel keeps its mean.
 
     Examples:
         >>> resampling_matrix(2, 4, "bilinear")
@@ -43,8 +42,8 @@ def resampling_matrix(size: int, new_size: int, interpolation: Interpolation) ->
     return torch.from_numpy(_WEIGHTS[interpolation](size, new_size))
 
 
-# The matrices are computed with NumPy, so that an exported program holds them as constants: its
-# runtime may interpolate by other rules.
+# NumPy, so that an exported program holds the matrices as constants: other runtimes may interpolate
+# by other rules.
 
 
 def _nearest(size: int, new_size: int) -> Array:
@@ -61,7 +60,7 @@ def _area(size: int, new_size: int) -> Array:
 
 
 def _smooth(size: int, new_size: int, radius: int, curve: Callable[[Array], Array]) -> Array:
-    """Weigh pixels by a curve over their distance; beyond the border the last pixel repeats."""
+    """Weight pixels by a function of their distance; the last pixel repeats beyond the border."""
     position = (np.arange(new_size) + 0.5) * size / new_size - 0.5
     result = np.zeros((new_size, size))
     for offset in range(1 - radius, radius + 1):
@@ -72,7 +71,7 @@ def _smooth(size: int, new_size: int, radius: int, curve: Callable[[Array], Arra
 
 
 def _antialiased(size: int, new_size: int, radius: int, curve: Callable[[Array], Array]) -> Array:
-    """Weigh pixels by a curve as wide as the step between samples, over those that exist."""
+    """Weight pixels by a function as wide as the step between samples, normalised."""
     step = size / new_size
     position = (np.arange(new_size) + 0.5) * step
     distance = np.abs(np.arange(size) + 0.5 - position[:, None])
@@ -98,7 +97,7 @@ def _bilinear(size: int, new_size: int) -> Array:
 
 
 def _bicubic(size: int, new_size: int) -> Array:
-    if new_size < size:  # torch antialiases with another parameter than it enlarges with
+    if new_size < size:  # torch uses another parameter to antialias
         return _antialiased(size, new_size, 2, lambda distance: _cubic(distance, -0.5))
     return _smooth(size, new_size, 2, lambda distance: _cubic(distance, -0.75))
 
@@ -121,6 +120,6 @@ def scaling_matrix(size: int, new_size: int, interpolation: Interpolation) -> Te
 
 
 def rescale_kernel(weight: Tensor, new_size: int, interpolation: Interpolation) -> Tensor:
-    """`[O, C, k, k] -> [O, C, K, K]`: the kernel at another size, comparable in response."""
+    """`[O, C, k, k] -> [O, C, K, K]`: the kernel at another size, with comparable responses."""
     A = scaling_matrix(weight.shape[-1], new_size, interpolation).to(weight)
     return A @ weight @ A.T

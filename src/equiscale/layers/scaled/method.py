@@ -1,4 +1,4 @@
-"""Which way to compute a scaled convolution, and which is faster."""
+"""The methods of a scaled convolution, and which of them is faster."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 from equiscale.layers.scaled.geometry import Geometry
-from equiscale.layers.scaled.spectral.cost import Task
+from equiscale.layers.scaled.spectral.cost import spectral_multiply_adds
 
 Method = Literal["auto", "direct", "spectral"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -21,18 +22,18 @@ Shape = Sequence[int]
 
 
 def check_method(method: str) -> None:
-    """Raise `OptionError` unless `method` names a way to compute."""
+    """Raise `OptionError` unless `method` names a method."""
     if method not in METHODS:
         raise OptionError(unknown_name_message("method", method, METHODS))
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a method has to do for given shapes.
+    """Work of a method for given shapes.
 
     Attributes:
         num_scales: Number of kernel sizes.
-        multiply_adds: Multiply-adds, in millions, those of inefficient operations counted more.
+        multiply_adds: Multiply-adds, in millions; slow operations count more.
         elements: Pixels of all maps that are written and pooled, in millions.
     """
 
@@ -69,15 +70,25 @@ _EFFICIENT_KERNEL_SIZE = 7
 def choose_method(x: Tensor, weight: Tensor, geometry: Geometry) -> Literal["direct", "spectral"]:
     """Return the method that is estimated to be faster for these shapes.
 
-    The estimate is linear in what each method has to do. Its constants were measured on one CPU
-    thread; between the two methods, only their quotients matter. Exported programs always use the
-    direct method, whose operations every runtime knows.
+    The estimate is linear in the work of each method. Its constants were measured on one CPU
+    thread; only their ratio between the two methods matters. Exported programs use the direct
+    method, because every runtime knows its operations; so do `torch.func` transforms, which the
+    spectral method does not support.
     """
-    if torch.compiler.is_exporting():
+    if torch.compiler.is_exporting() or is_transformed(x, weight):
         return "direct"
-    if torch.compiler.is_compiling():  # the compiler itself remembers
+    if torch.compiler.is_compiling():  # the compiler caches the result itself
         return _faster_method(x.shape, weight.shape, geometry)
-    return _remembered_method(x.shape, weight.shape, geometry)
+    return _cached_method(x.shape, weight.shape, geometry)
+
+
+def is_transformed(*tensors: Tensor) -> bool:
+    """Whether a `torch.func` transform or forward-mode differentiation is active."""
+    if torch.compiler.is_compiling():
+        return False
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
 def _faster_method(
@@ -88,8 +99,8 @@ def _faster_method(
     return "spectral" if spectral < direct else "direct"
 
 
-# A tiny convolution takes hardly longer than to choose how.
-_remembered_method = lru_cache(maxsize=1024)(_faster_method)
+# Choosing takes as long as a tiny convolution.
+_cached_method = lru_cache(maxsize=1024)(_faster_method)
 
 
 def direct_work(input_shape: Shape, weight_shape: Shape, geometry: Geometry) -> Work:
@@ -100,7 +111,7 @@ def direct_work(input_shape: Shape, weight_shape: Shape, geometry: Geometry) -> 
     down, across = geometry.stride
     products = 0.0
     for size in geometry.kernel_sizes:
-        height, width = _extents(geometry, size)
+        height, width = geometry.extents(size)
         inefficiency = max(1.0, size / _EFFICIENT_KERNEL_SIZE)
         products += inefficiency * size**2 * -(-height // down) * -(-width // across)
     maps, num_scales = input_shape[0] * weight_shape[0], len(geometry.kernel_sizes)
@@ -114,33 +125,11 @@ def direct_work(input_shape: Shape, weight_shape: Shape, geometry: Geometry) -> 
 
 def spectral_work(input_shape: Shape, weight_shape: Shape, geometry: Geometry) -> Work:
     """Kernel spectra, products and inverse transforms, and the maps without their frames."""
-    height, width = geometry.input_size
-    added = _period(geometry)
-    frequencies = (height + added + 1) // 2, (width + added + 1) // 2
-    extents = [_extents(geometry, size) for size in geometry.kernel_sizes]
-    task = Task(
-        frequencies,
-        batch=input_shape[0],
-        channels=weight_shape[1],
-        out_channels=weight_shape[0],
-        groups=input_shape[1] // weight_shape[1],
-        functions=weight_shape[2],
+    frame, largest = geometry.frame, geometry.kernel_sizes[-1]
+    frequencies = [(frame.period(axis, largest) + 1) // 2 for axis in (0, 1)]
+    extents = [geometry.extents(size) for size in geometry.kernel_sizes]
+    products = spectral_multiply_adds(
+        input_shape, weight_shape, (frequencies[0], frequencies[1]), extents
     )
     pixels = sum(height * width for height, width in extents)
-    maps = input_shape[0] * weight_shape[0]
-    return Work(len(extents), task.forward(extents).effective / 1e6, maps * pixels / 1e6)
-
-
-def _period(geometry: Geometry) -> int:
-    """How much longer than the input the transforms are."""
-    largest = geometry.kernel_sizes[-1]
-    if geometry.padding == "valid":
-        return 0
-    return largest // 2 if geometry.padding_mode == "zeros" else largest - 1
-
-
-def _extents(geometry: Geometry, kernel_size: int) -> tuple[int, int]:
-    """Height and width of a map at stride 1, without its frame of zeros."""
-    height, width = geometry.full_size
-    frame = 2 * geometry.margin(kernel_size)
-    return height - frame, width - frame
+    return Work(len(extents), products / 1e6, input_shape[0] * weight_shape[0] * pixels / 1e6)

@@ -49,10 +49,10 @@ def scale_pool(
     - `pixel`: the maximum over S at every pixel.
     - `slice`: for each sample and channel the whole slice that holds the maximum over (S, H, W).
     - `energy`: the slice with the largest sum over (H, W).
-    - `mean_energy`: the slice with the largest sum divided by its area, so that maps that are
-      framed with zeros are not at a disadvantage.
-    - `global`: the maximum over (S, H, W), a number per sample and channel. It is what a global
-      maximum makes of pixel or slice pooling, for less.
+    - `mean_energy`: the slice with the largest mean over its valid area, the pixels inside its
+      frame of zeros. It removes the bias of `energy` towards small kernels, whose frames are thin.
+    - `global`: the maximum over (S, H, W), one number per sample and channel. It equals pixel or
+      slice pooling followed by global max pooling, and costs less.
 
     The first scale index wins a tie, and NaN propagates as in `torch.max`.
 
@@ -61,7 +61,11 @@ def scale_pool(
         mode: `"pixel"`, `"slice"`, `"energy"`, `"mean_energy"` or `"global"`.
         return_indices: Also return the chosen scale indices, int64: `[N, C, H, W]` for
             pixel, `[N, C]` for the others.
-        areas: For mean_energy, the pixels of each map that are not frame; by default all.
+        areas: Number of pixels of each map inside its frame, which mean_energy needs:
+            `layer.geometry((H, W)).areas()` of the `SConv2d` that made the stack.
+
+    Raises:
+        OptionError: The mode does not exist, or mean_energy was given no areas.
 
     Examples:
         >>> import torch
@@ -87,11 +91,23 @@ def scale_pool(
         indices = places // (stack.shape[3] * stack.shape[4])
     else:
         score = stack.amax(dim=(3, 4)) if mode == "slice" else stack.sum(dim=(3, 4))
-        if mode == "mean_energy" and areas is not None:
-            score = score / score.new_tensor([max(1, area) for area in areas])
+        if mode == "mean_energy":
+            score = score / score.new_tensor(_check_areas(areas, stack.shape[2]))
         indices = score.max(dim=2).indices
         values = select_slices(stack, indices)
     return (values, indices) if return_indices else values
+
+
+def _check_areas(areas: Sequence[int] | None, num_scales: int) -> list[int]:
+    if areas is None:
+        raise OptionError(
+            "mean_energy needs the areas of the maps inside their frames: pass "
+            "areas=layer.geometry((H, W)).areas() of the layer that made the stack, or let the "
+            'layer pool: SConv2d(..., pool="mean_energy")'
+        )
+    if len(areas) != num_scales:
+        raise ShapeError(f"areas must have one number per scale, {num_scales}, got {len(areas)}")
+    return [max(1, area) for area in areas]
 
 
 def select_slices(stack: Tensor, indices: Tensor) -> Tensor:
@@ -114,9 +130,11 @@ class ScalePool(nn.Module):
         self.mode: PoolMode = mode
         self.return_indices = return_indices
 
-    def forward(self, stack: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """`[N, C, S, H, W] -> [N, C, H, W]`, or `[N, C]`; with indices if asked for."""
-        return scale_pool(stack, self.mode, self.return_indices)
+    def forward(
+        self, stack: Tensor, areas: Sequence[int] | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """`[N, C, S, H, W] -> [N, C, H, W]`, or `[N, C]`; and the indices if requested."""
+        return scale_pool(stack, self.mode, self.return_indices, areas)
 
     def extra_repr(self) -> str:
         """Show the arguments."""

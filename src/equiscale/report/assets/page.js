@@ -16,6 +16,8 @@ const cellsOf = (protocol, dataset) => data.cells.filter((c) => c.protocol === p
 const datasetName = () => data.cells.find((c) => c.dataset === state.dataset)?.dataset_name;
 const publishedCell = (scenario, model) =>
   data.published.cells.find((c) => c.dataset === datasetName() && c.scenario === scenario && c.model === model);
+const sizesOf = () => data.datasets.find((d) => d.key === state.dataset).sizes;
+const nearest = (values, wanted) => values.reduce((best, value, i) => (Math.abs(value - wanted) < Math.abs(values[best] - wanted) ? i : best), 0);
 const scenarioOf = (key) => data.scenarios.find((s) => s.key === key);
 const shownCells = () => cellsOf(state.protocol, state.dataset).filter((c) => c.scenario === state.scenario && state.models.has(c.model));
 const hiddenVariants = () => [...new Set(cellsOf(state.protocol, state.dataset).map((c) => c.model))].filter((key) => modelOf(key).variant && !state.models.has(key));
@@ -31,7 +33,7 @@ function readState() {
   state.published = given.published !== "0";
   const own = new Set(cellsOf(state.protocol, state.dataset).map((c) => c.model).filter((key) => !modelOf(key).variant));
   state.models = new Set(given.models !== undefined ? given.models.split("~").filter((key) => data.byModel.has(key)) : own);
-  state.size = Math.min(64, Math.max(17, Number(given.size) || 40));
+  state.size = sizesOf()[nearest(sizesOf(), Number(given.size) || 40)];
   for (const name of ["stage", "selection", "item", "first", "second"]) state[name] = given[name];
 }
 
@@ -147,14 +149,17 @@ const interval = (low, high) => (low === null || low === undefined ? "none" : `$
 const MARKER_STEP = 9;
 function drawSizes() {
   const box = $$("sizes");
+  const sizes = sizesOf(), last = sizes.length - 1, middle = Math.floor(last / 2);
   const cells = shownCells().filter((c) => c.curve.mean.length);
-  const published = state.published ? shownModels().map((m) => publishedCell(state.scenario, m.key)).filter(Boolean) : [];
-  const label = `Line chart: accuracy at object sizes 17 to 64, ${state.dataset}, ${scenarioOf(state.scenario).label}. ` + cells.map((c) => `${modelOf(c.model).label}: ${percent(c.curve.mean[0])} at 17, ${percent(c.curve.mean[23])} at 40, ${percent(c.curve.mean[47])} at 64.`).join(" ");
-  const f = frame(box, { height: 380, x: [17, 64], y: [0, 1], label, focus: true, format: (v) => number(100 * v) + "\u00a0%", xFormat: (v) => v, xTicks: [17, 24, 32, 40, 48, 56, 64], xTitle: "object size in pixels", margin: { left: 52 } });
-  const train = scenarioOf(state.scenario).train;
-  f.svg.insertBefore(s("rect", { class: "shade", x: f.x(train[0]), y: f.margin.top, width: f.x(train[1]) - f.x(train[0]), height: f.height - f.margin.top - f.margin.bottom }), f.svg.firstChild);
-  f.svg.append(s("text", { x: f.x((train[0] + train[1]) / 2), y: f.height - f.margin.bottom - 8, "text-anchor": "middle", "aria-hidden": "true" }, "trained on"));
-  const xs = data.sizes.map(f.x);
+  const published = state.published ? shownModels().map((m) => publishedCell(state.scenario, m.key)).filter((c) => c?.curve.length === sizes.length) : [];
+  const label = `Line chart: accuracy at object sizes ${sizes[0]} to ${sizes[last]}, ${state.dataset}, ${scenarioOf(state.scenario).label}. ` + cells.map((c) => `${modelOf(c.model).label}: ${[...new Set([0, middle, last])].map((i) => `${percent(c.curve.mean[i])} at ${sizes[i]}`).join(", ")}.`).join(" ");
+  const f = frame(box, { height: 380, x: last ? [sizes[0], sizes[last]] : [sizes[0] - 1, sizes[0] + 1], y: [0, 1], label, focus: true, format: (v) => number(100 * v) + "\u00a0%", xFormat: (v) => v, xTicks: [...new Set(Array.from({ length: 7 }, (_, i) => sizes[Math.round((i * last) / 6)]))], xTitle: "object size in pixels", margin: { left: 52 } });
+  for (const [low, high] of scenarioOf(state.scenario).train[state.dataset]) {
+    const width = Math.max(f.x(high) - f.x(low), 6);
+    f.svg.insertBefore(s("rect", { class: "shade", x: f.x((low + high) / 2) - width / 2, y: f.margin.top, width, height: f.height - f.margin.top - f.margin.bottom }), f.svg.firstChild);
+    f.svg.append(s("text", { x: f.x((low + high) / 2), y: f.height - f.margin.bottom - 8, "text-anchor": "middle", "aria-hidden": "true" }, "trained on"));
+  }
+  const xs = sizes.map(f.x);
   const hollow = s("g", { class: "published" });
   for (const c of published) {
     const model = modelOf(c.model);
@@ -171,27 +176,27 @@ function drawSizes() {
   f.svg.append(hollow);
   const cursor = s("line", { class: "cursor", y1: f.margin.top, y2: f.height - f.margin.bottom, visibility: "hidden" });
   f.svg.append(cursor);
-  let at = 23;
+  let at = middle;
   const move = (index, clientX, clientY) => {
-    at = Math.min(47, Math.max(0, index));
+    at = Math.min(last, Math.max(0, index));
     cursor.setAttribute("x1", xs[at]); cursor.setAttribute("x2", xs[at]); cursor.setAttribute("visibility", "visible");
     const rows = [...cells].sort((a, b) => b.curve.mean[at] - a.curve.mean[at]).map((c) => [modelOf(c.model).label, percent(c.curve.mean[at])]);
     const others = published.filter((c) => !cells.some((o) => o.model === c.model)).map((c) => [modelOf(c.model).label + " (published)", percent(c.curve[at])]);
-    showTip([`object size ${data.sizes[at]}`, ...rows, ...others], clientX, clientY);
+    showTip([`object size ${sizes[at]}`, ...rows, ...others], clientX, clientY);
   };
   const leave = () => { cursor.setAttribute("visibility", "hidden"); hideTip(); };
   const place = () => { const r = f.svg.getBoundingClientRect(); return [r.left + (xs[at] / f.width) * r.width, r.top + 80]; };
   f.svg.addEventListener("pointermove", (event) => {
     const r = f.svg.getBoundingClientRect();
     const px = ((event.clientX - r.left) / r.width) * f.width;
-    move(Math.round(17 + ((px - f.margin.left) / (f.width - f.margin.left - f.margin.right)) * 47) - 17, event.clientX, event.clientY);
+    move(nearest(xs, px), event.clientX, event.clientY);
   });
   f.svg.addEventListener("pointerleave", leave);
   f.svg.addEventListener("focus", () => move(at, ...place()));
   f.svg.addEventListener("blur", leave);
   f.svg.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1, PageDown: -8, PageUp: 8 }[event.key];
-    if (step) { event.preventDefault(); at += step; at = Math.min(47, Math.max(0, at)); move(at, ...place()); }
+    if (step) { event.preventDefault(); move(at + step, ...place()); }
     if (event.key === "Escape") leave();
   });
   box.replaceChildren(f.svg);
@@ -288,7 +293,8 @@ function drawSelection() {
   const current = found.find((x) => x.model === state.selection) ?? found.find((x) => x.pool === "slice") ?? found[0];
   const smile = Math.max(0, current.classes.indexOf("smile"));
   const item = Number(state.item) < current.classes.length ? Number(state.item) : smile;
-  const size = h("input", { type: "range", id: "c-size", min: 17, max: 64, value: state.size, "aria-label": "object size in pixels", oninput: (event) => slide(Number(event.target.value)) });
+  const sizes = sizesOf();
+  const size = h("input", { type: "range", id: "c-size", min: 0, max: sizes.length - 1, value: sizes.indexOf(state.size), "aria-label": "object size in pixels", oninput: (event) => slide(Number(event.target.value)) });
   const output = h("output", { for: "c-size", id: "size-output" }, state.size + " px");
   const play = h("button", { type: "button", id: "c-play", onclick: toggle }, timer ? "stop" : "play");
   const focused = document.activeElement?.id;
@@ -299,8 +305,8 @@ function drawSelection() {
   if (focused && $$(focused)) $$(focused).focus();
   const channels = current.channels;
   const classes = current.classes.length;
-  const series = Array.from({ length: channels }, (_, channel) => data.sizes.map((_, k) => kernelAt(current.chosen, (k * classes + item) * channels + channel)));
-  const r = series.map((values) => correlation(data.sizes, values));
+  const series = Array.from({ length: channels }, (_, channel) => sizes.map((_, k) => kernelAt(current.chosen, (k * classes + item) * channels + channel)));
+  const r = series.map((values) => correlation(sizes, values));
   const order = series.map((_, channel) => channel).sort((a, b) => (r[b] ?? -2) - (r[a] ?? -2));
   const largest = Math.max(...series.flat());
   const strong = r.filter((value) => value !== null && value > 0.9).length;
@@ -315,25 +321,27 @@ function drawSelection() {
       s("line", { x1: x, x2: x, y1: f.y(Math.min(...values)), y2: f.y(Math.max(...values)), style: `stroke:${colour}`, "stroke-width": 2, opacity: 0.3, "stroke-linecap": "round" }));
     const dot = s("circle", { class: "dot", cx: x, r: 5, style: `fill:${colour}` });
     group.append(dot);
-    explains(group, () => [`channel ${channel}`, ["r", r[channel] === null ? "undefined (constant)" : r[channel].toFixed(3)], ["95 % interval of r", fisher(r[channel])], [`kernel at ${state.size} px`, values[state.size - 17]], ["over all sizes", `${Math.min(...values)} … ${Math.max(...values)}`]]);
+    explains(group, () => [`channel ${channel}`, ["r", r[channel] === null ? "undefined (constant)" : r[channel].toFixed(3)], ["95 % interval of r", fisher(r[channel], sizes.length)], [`kernel at ${state.size} px`, values[sizes.indexOf(state.size)]], ["over all sizes", `${Math.min(...values)} … ${Math.max(...values)}`]]);
     f.svg.append(group);
     return { dot, values };
   });
   $$("selection").replaceChildren(f.svg);
   const draw = () => {
-    for (const { dot, values } of dots) dot.setAttribute("cy", f.y(values[state.size - 17]).toFixed(1));
+    const at = sizes.indexOf(state.size);
+    for (const { dot, values } of dots) dot.setAttribute("cy", f.y(values[at]).toFixed(1));
     output.textContent = state.size + " px";
-    size.value = state.size;
+    size.value = at;
     size.setAttribute("aria-valuetext", state.size + " pixels");
     drawMaps(current);
   };
-  function slide(value) { state.size = value; writeState(); draw(); }
+  function slide(index) { state.size = sizes[index]; writeState(); draw(); }
+  function next() { slide((sizes.indexOf(state.size) + 1) % sizes.length); }
   function toggle() {
     if (timer) { clearInterval(timer); timer = null; play.textContent = "play"; return; }
     play.textContent = "stop";
-    timer = setInterval(() => slide(state.size >= 64 ? 17 : state.size + 1), 160);
+    timer = setInterval(next, 160);
   }
-  if (timer) { clearInterval(timer); timer = setInterval(() => slide(state.size >= 64 ? 17 : state.size + 1), 160); }
+  if (timer) { clearInterval(timer); timer = setInterval(next, 160); }
   draw();
 }
 
@@ -349,21 +357,20 @@ function drawMaps(current) {
   const box = $$("maps");
   if (current.pool !== "pixel") { box.replaceChildren(); return; }
   if (!current.maps) { box.replaceChildren(h("p", { class: "quiet" }, "The maps of this run are not in the page, to keep it small.")); return; }
-  const { channels, side, text, object } = current.maps;
-  const largest = 57;
-  const start = (state.size - 17) * channels.length * side * side;
+  const { channels, side, text, object, range: [smallest, largest] } = current.maps;
+  const start = sizesOf().indexOf(state.size) * channels.length * side * side;
   const figures = channels.map((channel, place) => {
     const canvas = h("canvas", { width: side, height: side, role: "img", "aria-label": `Kernel size at every pixel, channel ${channel}, object size ${state.size}` });
     const context = canvas.getContext("2d");
     const image = context.createImageData(side, side);
     for (let i = 0; i < side * side; i++) {
-      const t = Math.min(1, (kernelAt(text, start + place * side * side + i) - 7) / (largest - 7));
+      const t = Math.min(1, (kernelAt(text, start + place * side * side + i) - smallest) / (largest - smallest));
       image.data.set([...heatColour(t), 255], 4 * i);
     }
     context.putImageData(image, 0, 0);
     return h("figure", {}, canvas, h("figcaption", {}, `channel ${channel}`));
   });
-  box.replaceChildren(h("p", { class: "quiet" }, `Kernel size at every pixel for “${object}” at ${state.size} px, from 7 (dark) to 57 (bright).`), ...figures);
+  box.replaceChildren(h("p", { class: "quiet" }, `Kernel size at every pixel for “${object}” at ${state.size} px, from ${smallest} (dark) to ${largest} (bright).`), ...figures);
 }
 
 function correlation(xs, ys) {
@@ -373,10 +380,10 @@ function correlation(xs, ys) {
   return xx * yy > 0 ? xy / Math.sqrt(xx * yy) : null;
 }
 
-// Interval of r by Fisher's transformation, over the 48 object sizes.
-function fisher(r) {
-  if (r === null || Math.abs(r) >= 1) return "–";
-  const half = 1.96 / Math.sqrt(data.sizes.length - 3);
+// Interval of r by Fisher's transformation, over the object sizes.
+function fisher(r, count) {
+  if (r === null || Math.abs(r) >= 1 || count < 4) return "–";
+  const half = 1.96 / Math.sqrt(count - 3);
   return `${Math.tanh(Math.atanh(r) - half).toFixed(2)} … ${Math.tanh(Math.atanh(r) + half).toFixed(2)}`;
 }
 

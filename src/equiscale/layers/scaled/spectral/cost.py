@@ -1,104 +1,46 @@
-"""How much arithmetic the spectral method takes, and which order of its sums is faster."""
+"""How many multiply-adds the spectral method takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
 from equiscale.layers.scaled.spectral.plan import Plan
 
-# Narrower matrices than this are not multiplied any faster.
-_NARROWEST = 16
+Pair = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Work:
-    """What is to be computed, and what it takes.
+def spectral_multiply_adds(
+    input_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    frequencies: Pair,
+    extents: Sequence[Pair],
+) -> int:
+    """Return the multiply-adds of a forward pass.
 
-    Attributes:
-        multiply_adds: Number of multiply-adds.
-        effective: The same in terms of time: those that run slowly, and what is done beside
-            them, count more. The factors were measured on one CPU thread over maps of 1 to 61
-            rows, 1 to 16 channels and batches of 1 and 16.
-    """
-
-    multiply_adds: int
-    effective: int
-
-    def __add__(self, other: Work) -> Work:
-        """Return the work of both."""
-        return Work(self.multiply_adds + other.multiply_adds, self.effective + other.effective)
-
-
-@dataclass(frozen=True)
-class Task:
-    """Sizes of a spectral convolution.
-
-    Attributes:
+    Args:
+        input_shape: `[N, C, H, W]`.
+        weight_shape: `[O, C/G, k, k]`.
         frequencies: Numbers U of row and V of column frequencies.
-        batch: Number N of samples.
-        channels: Number C/G of input channels of a group.
-        out_channels: Number O of output channels.
-        groups: Number G of groups.
-        functions: Number r of functions that span a kernel along an axis.
+        extents: Height and width of the map of each kernel size.
     """
-
-    frequencies: tuple[int, int]
-    batch: int
-    channels: int
-    out_channels: int
-    groups: int
-    functions: int
-
-    def by_frequency(self, h: int) -> Work:
-        """Work of `FrequencyMixing` for maps of 2h rows."""
-        U, V = self.frequencies
-        N, C, O, r = self.batch, self.channels, self.out_channels, self.functions
-        spectra, products, rows = 4 * r * C * O, 8 * N * C * O, 4 * h * N * O
-        effective = 9 * r * C * O + products + 40 * C * O + rows + 48 * N * O
-        return Work(U * V * (spectra + products + rows), U * V * effective)
-
-    def by_row(self, h: int) -> Work:
-        """Work of `RowMixing` for maps of 2h rows."""
-        U, V = self.frequencies
-        inputs, products = (
-            self.batch * self.channels,
-            self.batch * self.channels * self.out_channels,
-        )
-        step = 4 * self.functions * h * V
-        kernels = self.functions**2 * V * self.channels * self.out_channels
-        effective = step * ((U + 8) * max(inputs, _NARROWEST) + 2 * products) + 20 * kernels
-        return Work(step * (U * inputs + 2 * products), effective)
-
-    def rows_come_first(self, h: int) -> bool:
-        """Whether `RowMixing` is faster for maps of 2h rows; it takes a single group."""
-        return self.groups == 1 and self.by_row(h).effective < self.by_frequency(h).effective
-
-    def forward(self, extents: Sequence[tuple[int, int]]) -> Work:
-        """Work of all kernel sizes, given height and width of their maps."""
-        total = Work(0, 0)
-        for height, width in extents:
-            h = (height + 1) // 2
-            mixing = self.by_row(h) if self.rows_come_first(h) else self.by_frequency(h)
-            columns = height * width * self.frequencies[1] * self.batch * self.out_channels
-            total += mixing + Work(columns, columns)
-        return total
+    (N, _, H, W), (O, C, k, _) = input_shape, weight_shape
+    U, V = frequencies
+    analysis = 2 * V * N * input_shape[1] * H * (W + 2 * U)
+    kernels_and_products = U * V * C * O * (2 * k + 8 * N)
+    total = analysis
+    for height, width in extents:
+        h = (height + 1) // 2
+        total += kernels_and_products + 4 * h * U * V * N * O + height * width * V * N * O
+    return total
 
 
 def forward_cost(plan: Plan, x: Tensor, weight: Tensor) -> int:
     """Multiply-adds of a forward pass."""
-    task = Task(
-        (plan.rows.num_frequencies, plan.columns.num_frequencies),
-        batch=x.shape[0],
-        channels=weight.shape[1],
-        out_channels=weight.shape[0],
-        groups=x.shape[1] // weight.shape[1],
-        functions=plan.num_functions,
-    )
+    frequencies = plan.rows.num_frequencies, plan.columns.num_frequencies
     extents = [plan.extents(scale_index) for scale_index in range(plan.num_scales)]
-    return task.forward(extents).multiply_adds
+    return spectral_multiply_adds(x.shape, weight.shape, frequencies, extents)
 
 
 def dense_backward_cost(plan: Plan, x: Tensor, weight: Tensor, input_wanted: bool) -> int:

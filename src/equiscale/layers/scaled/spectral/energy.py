@@ -1,7 +1,7 @@
-"""Which scale has the largest energy, without computing a single map.
+"""Which scale has the largest energy, without computing a map.
 
-The sum of a map is linear in the input and in the weight, so that k×k numbers per input channel
-and kernel size suffice.
+The sum of a map is linear in the input and in the weight, so k×k numbers per input channel and
+kernel size are enough.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from equiscale.layers.scaled.spectral.plan import AxisPlan, Plan
 def winning_scales(
     x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, groups: int, mean: bool = False
 ) -> Tensor:
-    """Return `[N, O]`: the scale index whose map has the largest sum, the first of equals.
+    """Return `[N, O]`: the scale index whose map has the largest sum; the first wins a tie.
 
     With `mean`, the sum divided by the area of the map inside its frame.
     """

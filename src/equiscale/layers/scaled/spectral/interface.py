@@ -1,4 +1,4 @@
-"""The spectral method behind the same signature as the definition."""
+"""The spectral method with the signature of the direct one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equiscale.layers.scaled.direct import extend
 from equiscale.layers.scaled.geometry import Geometry
 from equiscale.layers.scaled.kernel_scaling import Interpolation
 from equiscale.layers.scaled.pooling import PoolMode, scale_pool
-from equiscale.layers.scaled.spectral.ops import NO_POOL, Settings, spectral_operator
+from equiscale.layers.scaled.spectral.operators import NO_POOL, Settings, spectral_operator
 
 
 def spectral_conv(
@@ -49,7 +49,7 @@ def _every(stride: tuple[int, int], maps: Tensor) -> Tensor:
 
 
 def _is_trained(*tensors: Tensor | None) -> bool:
-    """Whether a gradient may be asked for."""
+    """Whether a gradient may be needed."""
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
@@ -60,13 +60,16 @@ def _prepare(
     groups: int,
     pool: PoolMode | None,
 ) -> tuple[Tensor, Settings]:
-    """Extend the input where it does not continue as zeros, and collect the settings."""
-    sizes, zero_extended = list(geometry.kernel_sizes), False
-    output_size: list[int] = []
-    if geometry.padding == "same":
-        output_size = list(geometry.full_size)
-        zero_extended = geometry.padding_mode == "zeros"
-        if not zero_extended:
-            x = extend(x, sizes[-1], geometry.padding_mode)
-    name = pool or NO_POOL
-    return x, Settings(sizes, output_size, zero_extended, interpolation, groups, name)
+    """Pad the input unless it continues as zeros, and collect the settings."""
+    frame = geometry.frame
+    if frame.input_size != geometry.input_size:
+        x = extend(x, geometry.extension(geometry.kernel_sizes[-1]), geometry.padding_mode)
+    settings = Settings(
+        list(geometry.kernel_sizes),
+        list(frame.output_size or ()),
+        frame.zero_extended,
+        interpolation,
+        groups,
+        pool or NO_POOL,
+    )
+    return x, settings

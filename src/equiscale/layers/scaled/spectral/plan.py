@@ -10,61 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
+from equiscale.layers.scaled.geometry import Frame
 from equiscale.layers.scaled.kernel_scaling import Interpolation, scaling_matrix
 
 _CACHED_PLANS = 64
 _NEGLIGIBLE = 1e-12
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Sizes of the input and of the maps of a spectral convolution.
-
-    Attributes:
-        input_size: Height and width of the input.
-        output_size: Height and width of every map, cut around its centre; None keeps the whole
-            valid map, which shrinks with the kernel.
-        zero_extended: The input continues as zeros beyond its border.
-    """
-
-    input_size: tuple[int, int]
-    output_size: tuple[int, int] | None
-    zero_extended: bool
-
-    def extent(self, axis: int, kernel_size: int) -> int:
-        """Length of the map of a kernel."""
-        if self.output_size is None:
-            return self.input_size[axis] - kernel_size + 1
-        return self.output_size[axis]
-
-    def period_and_centre(self, axis: int, largest: int) -> tuple[int, int, float]:
-        """Length of the input, shortest period free of wrap-around, and the input's centre."""
-        length = self.input_size[axis]
-        if not self.zero_extended:
-            return length, length, (length - 1) / 2
-        # An even kernel reaches one pixel further to the right, as in torch's 'same' padding.
-        return length, length + largest // 2, (length - largest % 2) / 2
-
-
-@dataclass(frozen=True)
-class KernelBasis:
-    """Cosine and sine transforms of the k one-dimensional functions that span a kernel.
-
-    For an interpolation that treats left and right alike each function is even or odd, and only
-    one of its two transforms is kept.
-
-    Attributes:
-        functions: `[U, r]` cosine transforms of the even, then sine transforms of the odd ones.
-        signed: `[(±, U), r]` the same at frequencies -u and u: sines change their sign.
-    """
-
-    functions: Tensor
-    signed: Tensor
 
 
 @dataclass(frozen=True)
@@ -76,20 +31,19 @@ class AxisPlan:
         waves: `[2, h, U]` even (cosines) and odd half (sines) of the inverse transform, at
             outputs δ ≥ 0.
         extents: Length of each map, one per kernel size.
-        kernels: Basis of each kernel size.
+        kernels: `[S, U, r]` transforms of the functions that span a kernel: cosines of the even
+            functions, then sines of the odd ones. An interpolation that treats left and right
+            differently has k of each.
         starts: First input pixel under the kernel at output 0, one per kernel size.
+        num_frequencies: Number U of frequencies that a real sequence needs.
     """
 
     analysis: Tensor
     waves: Tensor
     extents: tuple[int, ...]
-    kernels: tuple[KernelBasis, ...]
+    kernels: Tensor
     starts: tuple[int, ...]
-
-    @property
-    def num_frequencies(self) -> int:
-        """Number U of frequencies that a real sequence needs."""
-        return self.waves.shape[2]
+    num_frequencies: int
 
     def half(self, scale_index: int) -> int:
         """Number of outputs δ ≥ 0 of a map."""
@@ -107,6 +61,7 @@ class Plan:
         even: Which of the k functions have a cosine transform: the first few.
         odd: Which of them have a sine transform: the last few.
         resampling: `[S, k, K + 1]` the kernels' scaling matrices, padded by zeros.
+        reached: `[S, H, W]` which pixels of the aligned maps lie inside the map of each kernel.
     """
 
     rows: AxisPlan
@@ -115,6 +70,7 @@ class Plan:
     even: slice
     odd: slice
     resampling: Tensor
+    reached: Tensor
 
     @property
     def num_even(self) -> int:
@@ -149,22 +105,19 @@ class Plan:
         """Numbers of outputs δ ≥ 0 of the map of a kernel, down and across."""
         return self.rows.half(scale_index), self.columns.half(scale_index)
 
-    def is_framed(self, scale_index: int) -> bool:
-        """Whether a map is smaller than the aligned ones, so that zeros surround it."""
-        return self.extents(scale_index) != self.output_size
-
-    def inner_block(self, maps: Tensor, scale_index: int) -> Tensor:
-        """Return the view of aligned maps `[..., H, W]` that a kernel's own map fills."""
-        (H, W), (h, w) = self.output_size, self.extents(scale_index)
-        top, left = (H - h) // 2, (W - w) // 2
-        return maps[..., top : top + h, left : left + w]
-
-    def scales_per_pixel(self, like: Tensor) -> Tensor:
-        """Return `[H, W]`: how many kernels have a map that reaches each pixel."""
-        counts = torch.zeros(self.output_size)
-        for scale_index in range(self.num_scales):
-            self.inner_block(counts, scale_index).add_(1)
-        return counts.to(like)
+    @cached_property
+    def arrays(self) -> dict[str, Tensor]:
+        """What the compiled library reads, as contiguous arrays under its names."""
+        return {
+            "row_extents": torch.tensor(self.rows.extents),
+            "column_extents": torch.tensor(self.columns.extents),
+            "row_analysis": self.rows.analysis.contiguous(),
+            "column_analysis": self.columns.analysis.T.contiguous(),
+            "row_waves": self.rows.waves.contiguous(),
+            "column_waves": self.columns.waves.contiguous(),
+            "row_kernels": self.rows.kernels.contiguous(),
+            "column_kernels": self.columns.kernels.contiguous(),
+        }
 
 
 @lru_cache(maxsize=_CACHED_PLANS)
@@ -196,8 +149,16 @@ def make_plan(
     def plan_axis(axis: int) -> AxisPlan:
         return _axis_plan(frame, axis, functions, even, odd, cast)
 
-    resampling = cast(_pad_stack(matrices))
-    return Plan(plan_axis(0), plan_axis(1), cast(change_of_basis), even, odd, resampling)
+    rows, columns = plan_axis(0), plan_axis(1)
+    return Plan(
+        rows,
+        columns,
+        change_of_basis=cast(change_of_basis),
+        even=even,
+        odd=odd,
+        resampling=cast(_pad_stack(matrices)),
+        reached=(_inner(rows)[:, :, None] & _inner(columns)[:, None]).to(device),
+    )
 
 
 def _axis_plan(
@@ -209,7 +170,8 @@ def _axis_plan(
     cast: Callable[[Tensor], Tensor],
 ) -> AxisPlan:
     sizes = [function.shape[0] for function in functions]
-    length, period, centre = frame.period_and_centre(axis, sizes[-1])
+    length, period = frame.input_size[axis], frame.period(axis, sizes[-1])
+    centre = frame.centre(axis, sizes[-1])
     extents = [frame.extent(axis, size) for size in sizes]
     omega = _frequencies(period)
     inputs = torch.outer(omega, torch.arange(length, dtype=torch.float64) - centre)
@@ -220,11 +182,12 @@ def _axis_plan(
         analysis=cast(torch.cat([inputs.cos(), inputs.sin()])),
         waves=cast(torch.stack([outputs.cos(), outputs.sin()]) * weight),
         extents=tuple(extents),
-        kernels=tuple(_kernel_basis(function, omega, even, odd, cast) for function in functions),
+        kernels=cast(torch.stack([_transform(f, omega, even, odd) for f in functions])),
         starts=tuple(
             round(centre - (size + extent) / 2 + 1)
             for size, extent in zip(sizes, extents, strict=True)
         ),
+        num_frequencies=len(omega),
     )
 
 
@@ -250,18 +213,11 @@ def _symmetric_basis(
     return basis, slice(0, size - half), slice(size - half, size)
 
 
-def _kernel_basis(
-    function: Tensor,
-    omega: Tensor,
-    even: slice,
-    odd: slice,
-    cast: Callable[[Tensor], Tensor],
-) -> KernelBasis:
+def _transform(function: Tensor, omega: Tensor, even: slice, odd: slice) -> Tensor:
+    """Return `[U, r]`: cosine and sine transforms of the columns of `[K, k]`."""
     size = function.shape[0]
     phase = torch.outer(omega, torch.arange(size, dtype=torch.float64) - (size - 1) / 2)
-    cosines, sines = phase.cos() @ function[:, even], phase.sin() @ function[:, odd]
-    functions, mirrored = torch.cat([cosines, sines], 1), torch.cat([cosines, -sines], 1)
-    return KernelBasis(cast(functions), cast(torch.cat([mirrored, functions])))
+    return torch.cat([phase.cos() @ function[:, even], phase.sin() @ function[:, odd]], 1)
 
 
 def _nonnegative_outputs(extent: int) -> Tensor:
@@ -286,6 +242,13 @@ def _frequency_weights(period: int) -> Tensor:
     if period % 2:
         weight[0] = 1.0 / period
     return weight
+
+
+def _inner(axis: AxisPlan) -> Tensor:
+    """Return `[S, extent]`: which pixels of the largest map each map has."""
+    size, extents = axis.extents[0], torch.tensor(axis.extents)[:, None]
+    first, position = (size - extents) // 2, torch.arange(size)
+    return (position >= first) & (position < first + extents)
 
 
 def _pad_stack(matrices: Sequence[Tensor]) -> Tensor:

@@ -1,0 +1,55 @@
+# %% [markdown]
+# # Scale channels in Lightning
+#
+# The loop of `plain_loop.py` as a Lightning module. It needs `pip install lightning`, which brings
+# torchmetrics; the metric is then a `torchmetrics.Metric` and is summed over all devices.
+
+# %%
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+import equiscale
+
+dataset = equiscale.load_dataset("emoji")
+train_set = DataLoader(dataset.select("train", range(33, 49)), batch_size=32, shuffle=True)
+valid_set = DataLoader(dataset.select("valid", range(20, 65, 4)), batch_size=128)
+network = equiscale.load_model("standard/emoji/mid2rest")  # or any classifier
+
+
+# %%
+class Robust(lightning.LightningModule):
+    """Any classifier, run on several rescaled views, with the accuracy by object size."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.model = equiscale.scale_channels(network)
+        self.metric = equiscale.metrics.AccuracyByBucket(edges=(33, 49))
+
+    def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+        """Return the loss of a batch."""
+        return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+    def validation_step(self, batch: list[Tensor], index: int) -> None:
+        """Add a batch to the metric."""
+        self.metric.update(self.model(batch[0]), batch[1], batch[2])
+
+    def on_validation_epoch_end(self) -> None:
+        """Show the accuracy in each bucket."""
+        self.log_dict(self.metric.compute(), prog_bar=True)
+        self.metric.reset()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return the optimiser."""
+        return torch.optim.Adam(self.parameters(), lr=1e-4)
+
+
+# %%
+best = ModelCheckpoint(".", monitor="accuracy_33_to_49", mode="max")
+trainer = lightning.Trainer(
+    max_epochs=2, callbacks=[best], logger=False, num_sanity_val_steps=0, log_every_n_steps=1
+)
+trainer.fit(Robust(network), train_set, valid_set)
+print({name: round(float(value), 3) for name, value in trainer.callback_metrics.items()})

@@ -1,0 +1,37 @@
+"""Compiles the library of the scaled convolution when the package is built or installed."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NATIVE = Path("src", "equiscale", "layers", "scaled", "native")
+
+
+class NativeLibrary(BuildHookInterface):  # type: ignore[type-arg]
+    """Puts the library into wheels and editable installations.
+
+    Without a compiler the package still works, in PyTorch operations, and the wheel is one for any
+    platform. `EQUISCALE_REQUIRE_COMPILER=1` makes a missing compiler an error, for releases.
+    """
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and name the wheel after this platform."""
+        if self.target_name != "wheel":
+            return
+        script = runpy.run_path(str(Path(self.root) / NATIVE / "build.py"))
+        try:
+            script["build"](Path(self.root) / NATIVE)
+        except script["CompilerError"] as error:
+            if os.environ.get("EQUISCALE_REQUIRE_COMPILER") == "1":
+                raise
+            self.app.display_warning(f"equiscale is installed without compiled code: {error}")
+            return
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{platform}"
+        build_data["pure_python"] = False

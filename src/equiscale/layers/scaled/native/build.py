@@ -1,0 +1,93 @@
+"""Compiles the library of the scaled convolution: `python build.py DIRECTORY`.
+
+Called when a wheel is built or the package is installed from source. Needs a C compiler, nothing
+of Python or torch. Uses the standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+LIBRARY = "libscaled_conv.dylib" if sys.platform == "darwin" else "libscaled_conv.so"
+TYPES = {"f32": ("float", "int32_t"), "f64": ("double", "int64_t")}
+FLAGS = (
+    "-O3 -fPIC -fvisibility=hidden -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-psabi"
+)
+INSTRUCTIONS = {"baseline": (16, "")}
+if platform.machine() in ("x86_64", "AMD64"):
+    INSTRUCTIONS |= {
+        "avx2": (32, "-mavx2 -mfma"),
+        "avx512": (64, "-mavx512f -mavx512dq -mavx512vl -mavx512bw -mprefer-vector-width=512"),
+    }
+# torch brings the OpenMP runtime of GCC on Linux, so that the library uses torch's own threads.
+OPENMP = "-fopenmp" if sys.platform == "linux" else ""
+
+
+class CompilerError(RuntimeError):
+    """There is no C compiler, or it fails."""
+
+
+def find_compiler() -> list[str]:
+    """Return the command of `$CC`, or of a compiler on the path."""
+    if chosen := os.environ.get("CC"):
+        return shlex.split(chosen)
+    for name in ("gcc", "cc", "clang"):
+        if shutil.which(name):
+            return [name]
+    raise CompilerError("there is no C compiler (gcc, cc or clang)")
+
+
+def build(directory: Path, extra_flags: str = "") -> Path:
+    """Compile the library into a directory and return its path.
+
+    Args:
+        directory: Where it goes.
+        extra_flags: For the compiler and the linker, such as those of sanitizers.
+    """
+    compiler = find_compiler()
+    target = directory / LIBRARY
+    with tempfile.TemporaryDirectory() as folder:
+        units = [(HERE / "processor.c", Path(folder) / "processor.o", FLAGS)]
+        for number, (real, whole) in TYPES.items():
+            for name, (num_bytes, flags) in INSTRUCTIONS.items():
+                macros = f"-DREAL={real} -DWHOLE={whole} -DBYTES={num_bytes} -DNAME={number}_{name}"
+                target_flags = f"{FLAGS} {OPENMP} {flags} {macros}"
+                units.append((HERE / "kernel.c", Path(folder) / f"{number}_{name}.o", target_flags))
+
+        def compile_unit(unit: tuple[Path, Path, str]) -> None:
+            source, made, flags = unit
+            arguments = [*flags.split(), *extra_flags.split(), "-c", str(source), "-o", str(made)]
+            _run([*compiler, *arguments])
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(compile_unit, units))
+        made = Path(folder) / LIBRARY
+        objects = [str(unit[1]) for unit in units]
+        _run([*compiler, "-shared", *extra_flags.split(), "-o", str(made), *objects])
+        directory.mkdir(parents=True, exist_ok=True)
+        staged = target.with_suffix(".new")  # a process may be using the old one
+        shutil.copy(made, staged)
+        staged.replace(target)
+    return target
+
+
+def _run(command: list[str]) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except OSError as error:
+        raise CompilerError(f"{command[0]} cannot be started: {error}") from error
+    except subprocess.CalledProcessError as error:
+        raise CompilerError(f"{shlex.join(command)} failed:\n{error.stderr}") from error
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{build(Path(sys.argv[1]), ' '.join(sys.argv[2:]))}\n")

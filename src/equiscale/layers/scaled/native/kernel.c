@@ -1,0 +1,1398 @@
+/* The scaled convolution in the frequency domain: whole forward and backward passes on the CPU.
+
+   The steps are those of docs/fast-layer.md and of the PyTorch code in ../spectral. They are done
+   here for one *item* at a time: one vector of output channels and a few samples. An item goes
+   through all kernel sizes with its working set in the cache, and items share nothing that they
+   write, so that a pass is two parallel loops. Every sum is taken in the same order whatever the
+   number of threads.
+
+   build.py compiles this file once per number type (REAL, and WHOLE of the same width) and
+   instruction set (BYTES of a vector), each time under another NAME. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES ((size)(BYTES / sizeof(REAL)))
+#define INLINE static inline __attribute__((always_inline))
+#define EXPORTED __attribute__((visibility("default")))
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+
+#if BYTES == 64 /* 32 registers */
+#define SAMPLES 4 /* samples of a tile of `mix` */
+#define ROWS 6
+#define COLUMNS 4 /* a tile of ROWS × COLUMNS vectors of `multiply` */
+#define ACROSS 6 /* pixels of a tile of `synthesise` */
+#else /* 16 registers */
+#define SAMPLES 2
+#define ROWS 4
+#define COLUMNS 3
+#define ACROSS 3
+#endif
+
+typedef ptrdiff_t size;
+typedef REAL real;
+typedef real lanes __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias));
+typedef WHOLE mask __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias));
+
+enum { STACK, PIXEL, SLICE, GLOBAL, CHOSEN }; /* pooling; CHOSEN: the scale of each map is given */
+
+/* One pass. `Pass` of native/__init__.py has the same fields in the same order. */
+typedef struct {
+    size samples, groups, channels, outputs; /* channels and outputs of one group */
+    size height, width;                      /* of the input */
+    size scales, functions, even;            /* functions: even ones first */
+    size row_frequencies, column_frequencies;
+    size pool, track, threads;
+    const size *row_extents, *column_extents; /* [S] of the maps */
+    const real *row_analysis;                 /* [2U, H] */
+    const real *column_analysis;              /* [W, 2V] */
+    const real *row_waves, *column_waves;     /* [2, h, U], [2, w, V] */
+    const real *row_kernels, *column_kernels; /* [S, U, r], [S, V, r] */
+    const real *x;                            /* [N, G C, H, W] */
+    const real *weight;                       /* [q, r, G, C, O] in the basis of functions */
+    const real *bias;                         /* [G O] or NULL */
+    real *values;                             /* [N, G O, (S,) H', W'] or [N, G O] */
+    void *choice;                             /* int16 [N, G O, (H', W')]; int64 for GLOBAL */
+    const real *grad;                         /* backward: gradient of `values` */
+    real *weight_grad, *x_grad;               /* as `weight` and `x`; x_grad may be NULL */
+    char *scratch;
+    size scratch_bytes;
+} Pass;
+
+INLINE size least(size a, size b) { return a < b ? a : b; }
+INLINE size most(size a, size b) { return a > b ? a : b; }
+INLINE size ceiling(size a, size b) { return (a + b - 1) / b; }
+INLINE size half(size extent) { return (extent + 1) / 2; }
+
+INLINE lanes splat(real x) { return x - (lanes){0}; }
+
+INLINE mask fill(size x) { return (WHOLE)x - (mask){0}; }
+
+INLINE lanes choose(mask which, lanes yes, lanes no)
+{
+    return (lanes)(((mask)yes & which) | ((mask)no & ~which));
+}
+
+INLINE mask pick(mask which, mask yes, mask no) { return (yes & which) | (no & ~which); }
+
+INLINE int any(mask which)
+{
+    for (size i = 0; i < LANES; i++)
+        if (which[i])
+            return 1;
+    return 0;
+}
+
+/* Where a candidate replaces the best so far: not where they are equal, and NaN stays. */
+INLINE mask wins(lanes candidate, lanes best) { return ~(candidate <= best) & (best == best); }
+
+/* ---- Products of matrices; the second factor and the result consist of vectors. ---- */
+
+/* A matrix whose entry (i, j) is at[i * row + j * column]. */
+typedef struct {
+    const real *at;
+    size row, column;
+} Numbers;
+
+typedef struct {
+    lanes *at;
+    size row, column;
+} Vectors;
+
+INLINE void multiply_tile(int rows, int columns, size depth, Numbers a, Vectors b, Vectors out)
+{
+    lanes sum[ROWS][COLUMNS];
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++)
+            sum[i][j] = splat(0);
+    for (size p = 0; p < depth; p++)
+        for (int i = 0; i < rows; i++) {
+            const lanes factor = splat(a.at[i * a.row + p * a.column]);
+            for (int j = 0; j < columns; j++)
+                sum[i][j] += factor * b.at[p * b.row + j * b.column];
+        }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++)
+            out.at[i * out.row + j * out.column] = sum[i][j];
+}
+
+INLINE void multiply_rows(int columns, size height, size depth, Numbers a, Vectors b, Vectors out)
+{
+    for (; height >= ROWS; height -= ROWS, a.at += ROWS * a.row, out.at += ROWS * out.row)
+        multiply_tile(ROWS, columns, depth, a, b, out);
+    for (; height > 0; height--, a.at += a.row, out.at += out.row)
+        multiply_tile(1, columns, depth, a, b, out);
+}
+
+/* [height, depth] [depth, length] -> [height, length]. */
+static void multiply(size height, size depth, size length, Numbers a, Vectors b, Vectors out)
+{
+    for (; length >= COLUMNS; length -= COLUMNS) {
+        multiply_rows(COLUMNS, height, depth, a, b, out);
+        b.at += COLUMNS * b.column;
+        out.at += COLUMNS * out.column;
+    }
+    for (; length > 0; length--, b.at += b.column, out.at += out.column)
+        multiply_rows(1, height, depth, a, b, out);
+}
+
+/* ---- Scratch memory: an arena that is measured first and then handed out. ---- */
+
+typedef struct {
+    char *base; /* NULL while measuring */
+    size used;
+} Arena;
+
+static void *take(Arena *arena, size count, size bytes)
+{
+    void *memory = arena->base ? arena->base + arena->used : NULL;
+    arena->used += (count * bytes + 63) / 64 * 64;
+    return memory;
+}
+
+#define TAKE(arena, type, count) ((type *)take(arena, count, sizeof(type)))
+
+/* How a pass is cut into items. */
+typedef struct {
+    size output_blocks, sample_blocks, block; /* block: samples of an item */
+} Cut;
+
+INLINE Cut cut(const Pass *p)
+{
+    const size output_blocks = p->groups * ceiling(p->outputs, LANES);
+    const size wanted = least(p->samples, ceiling(p->threads, output_blocks));
+    const size block = ceiling(p->samples, wanted);
+    return (Cut){output_blocks, ceiling(p->samples, block), block};
+}
+
+/* ---- Step 1: the input's spectrum. ---- */
+
+#define TOGETHER 16 /* samples whose spectra are written side by side */
+
+INLINE size pitch_of(const Pass *p) { return ceiling(2 * p->column_frequencies, LANES); }
+
+/* Where the spectrum of a group begins at column frequency v: [U, ±, C, N, R]. */
+INLINE size spectrum_at(const Pass *p, size g, size v)
+{
+    return (g * p->column_frequencies + v) * p->row_frequencies * 4 * p->channels * p->samples;
+}
+
+typedef struct {
+    lanes *rows, *planes;
+} Analysis;
+
+static Analysis take_analysis(const Pass *p, Arena *arena)
+{
+    const size pitch = pitch_of(p);
+    return (Analysis){TAKE(arena, lanes, p->height * pitch),
+                      TAKE(arena, lanes, TOGETHER * 2 * p->row_frequencies * pitch)};
+}
+
+static void analyse(const Pass *p, lanes *column_waves, Analysis a, size channel, size first,
+                    size count, real *spectrum)
+{
+    const size H = p->height, W = p->width, U = p->row_frequencies, V = p->column_frequencies;
+    const size C = p->channels, N = p->samples, pitch = pitch_of(p), plane = 2 * U * pitch * LANES;
+    for (size n = 0; n < count; n++) {
+        const real *image = p->x + ((first + n) * p->groups * C + channel) * H * W;
+        const Vectors rows = {a.rows, pitch, 1}, planes = {a.planes + n * 2 * U * pitch, pitch, 1};
+        multiply(H, W, pitch, (Numbers){image, W, 1}, (Vectors){column_waves, pitch, 1}, rows);
+        multiply(2 * U, H, pitch, (Numbers){p->row_analysis, H, 1}, rows, planes);
+    }
+    for (size u = 0; u < U; u++)
+        for (size v = 0; v < V; v++) {
+            const real *even = (const real *)a.planes + u * pitch * LANES + v;
+            const real *odd = even + U * pitch * LANES;
+            real *to = spectrum + spectrum_at(p, channel / C, v) +
+                       ((u * 2 * C + channel % C) * N + first) * 2;
+            for (size n = 0; n < count; n++, even += plane, odd += plane, to += 2) {
+                const real cc = even[0], cs = even[V], sc = odd[0], ss = odd[V];
+                to[0] = cc - ss;
+                to[1] = -(sc + cs);
+                to[2 * C * N] = cc + ss;
+                to[2 * C * N + 1] = sc - cs;
+            }
+        }
+}
+
+/* ---- An item. ---- */
+
+typedef struct {
+    const Pass *p;
+    const real *spectrum;   /* of its group */
+    size group, output, first, count, width; /* outputs from `output`, samples from `first` */
+    lanes *weight;          /* [q, r, C] */
+    lanes *columns;         /* [r, R, C] */
+    lanes *kernels;         /* [±, C, R] */
+    lanes *total, *difference; /* [R, U, n] */
+    lanes *rows;            /* [h, n, V, 4]: even real, even imaginary, odd imaginary, odd real */
+    lanes *best;            /* [h, n, w, 4] */
+    mask *choice;
+    lanes *record;          /* [n] */
+    mask *winner, *place;
+    lanes shift;            /* the bias */
+} Item;
+
+static Item take_item(const Pass *p, size block, Arena *arena)
+{
+    const size r = p->functions, C = p->channels, U = p->row_frequencies;
+    const size h = half(p->row_extents[0]), w = half(p->column_extents[0]);
+    const int keeps = p->pool == PIXEL || p->pool == SLICE || p->pool == CHOSEN;
+    Item item = {.p = p};
+    item.weight = TAKE(arena, lanes, r * r * C);
+    item.columns = TAKE(arena, lanes, r * 2 * C);
+    item.kernels = TAKE(arena, lanes, 4 * C);
+    item.total = TAKE(arena, lanes, 2 * U * block);
+    item.difference = TAKE(arena, lanes, 2 * U * block);
+    item.rows = TAKE(arena, lanes, h * block * p->column_frequencies * 4);
+    item.best = TAKE(arena, lanes, keeps ? h * block * w * 4 : 0);
+    item.choice = TAKE(arena, mask, p->pool == PIXEL && p->track ? h * block * w * 4 : 0);
+    item.record = TAKE(arena, lanes, block);
+    item.winner = TAKE(arena, mask, block);
+    item.place = TAKE(arena, mask, block);
+    return item;
+}
+
+static void start_item(Item *item, const real *spectrum, Cut c, size index)
+{
+    const Pass *p = item->p;
+    const size r = p->functions, C = p->channels, O = p->outputs;
+    const size blocks = ceiling(O, LANES), channels = index / c.sample_blocks;
+    item->group = channels / blocks;
+    item->output = channels % blocks * LANES;
+    item->width = least(LANES, O - item->output);
+    item->first = index % c.sample_blocks * c.block;
+    item->count = least(c.block, p->samples - item->first);
+    item->spectrum = spectrum + spectrum_at(p, item->group, 0);
+    memset(item->weight, 0, r * r * C * sizeof(lanes));
+    for (size f = 0; f < r * r; f++)
+        for (size c_ = 0; c_ < C; c_++)
+            memcpy(item->weight + f * C + c_,
+                   p->weight + ((f * p->groups + item->group) * C + c_) * O + item->output,
+                   item->width * sizeof(real));
+    item->shift = splat(0);
+    if (p->bias)
+        memcpy(&item->shift, p->bias + item->group * O + item->output, item->width * sizeof(real));
+}
+
+/* Step 2a: spectra of the kernels along the columns, at column frequency v.
+   A function's transform is real or imaginary as it is even or odd. */
+static void make_columns(Item *item, size scale, size v)
+{
+    const Pass *p = item->p;
+    const size r = p->functions, E = p->even, C = p->channels;
+    const real *waves = p->column_kernels + (scale * p->column_frequencies + v) * r;
+    for (size row = 0; row < r; row++)
+        for (size c = 0; c < C; c++) {
+            const lanes *weight = item->weight + row * C + c;
+            lanes even = splat(0), odd = splat(0);
+            for (size q = 0; q < E; q++)
+                even += splat(waves[q]) * weight[q * r * C];
+            for (size q = E; q < r; q++)
+                odd += splat(waves[q]) * weight[q * r * C];
+            lanes *to = item->columns + row * 2 * C + c;
+            to[0] = row < E ? even : odd;
+            to[C] = row < E ? odd : even;
+        }
+}
+
+/* Step 2b: spectra of the kernels at row frequencies -u and u. */
+static void make_kernels(Item *item, const real *waves)
+{
+    const size r = item->p->functions, E = item->p->even, C = item->p->channels;
+    for (size part = 0; part < 2; part++)
+        for (size c = 0; c < C; c++) {
+            const lanes *columns = item->columns + part * C + c;
+            lanes even = splat(0), odd = splat(0);
+            for (size row = 0; row < E; row++)
+                even += splat(waves[row]) * columns[row * 2 * C];
+            for (size row = E; row < r; row++)
+                odd += splat(waves[row]) * columns[row * 2 * C];
+            item->kernels[c * 2 + part] = even - odd;
+            item->kernels[(C + c) * 2 + part] = even + odd;
+        }
+}
+
+/* Step 3: products of input and kernels at frequencies -u and u; their sum and difference. */
+INLINE void mix_tile(int count, size C, size N, const real *x, const lanes *kernels, lanes *total,
+                     lanes *difference, size part)
+{
+    lanes real_[2][SAMPLES], imag[2][SAMPLES];
+    for (int sign = 0; sign < 2; sign++)
+        for (int n = 0; n < count; n++)
+            real_[sign][n] = imag[sign][n] = splat(0);
+    for (size c = 0; c < C; c++)
+        for (int sign = 0; sign < 2; sign++) {
+            const lanes *kernel = kernels + (sign * C + c) * 2;
+            const real *at = x + (sign * C + c) * N * 2;
+            for (int n = 0; n < count; n++) {
+                const lanes a = splat(at[2 * n]), b = splat(at[2 * n + 1]);
+                real_[sign][n] += a * kernel[0];
+                imag[sign][n] += b * kernel[0];
+                real_[sign][n] += b * kernel[1];
+                imag[sign][n] -= a * kernel[1];
+            }
+        }
+    for (int n = 0; n < count; n++) {
+        total[n] = real_[0][n] + real_[1][n];
+        total[part + n] = imag[0][n] + imag[1][n];
+        difference[n] = real_[0][n] - real_[1][n];
+        difference[part + n] = imag[0][n] - imag[1][n];
+    }
+}
+
+static void mix(Item *item, size v, size u)
+{
+    const Pass *p = item->p;
+    const size C = p->channels, N = p->samples, part = p->row_frequencies * item->count;
+    const real *x = item->spectrum + spectrum_at(p, 0, v) + (u * 2 * C * N + item->first) * 2;
+    lanes *total = item->total + u * item->count, *difference = item->difference + u * item->count;
+    size n = 0;
+    for (; n + SAMPLES <= item->count; n += SAMPLES)
+        mix_tile(SAMPLES, C, N, x + 2 * n, item->kernels, total + n, difference + n, part);
+    for (; n < item->count; n++)
+        mix_tile(1, C, N, x + 2 * n, item->kernels, total + n, difference + n, part);
+}
+
+INLINE Vectors rows_at(const Item *item, size v, size part)
+{
+    const size V = item->p->column_frequencies;
+    return (Vectors){item->rows + v * 4 + part, item->count * V * 4, V * 4};
+}
+
+/* Steps 2 to 4 for all maps of a kernel size: rows δy ≥ 0, still transformed along the columns. */
+static void make_rows(Item *item, size scale)
+{
+    const Pass *p = item->p;
+    const size U = p->row_frequencies, h = half(p->row_extents[scale]), n = item->count;
+    const Numbers cosine = {p->row_waves, U, 1}, sine = {p->row_waves + half(p->row_extents[0]) * U, U, 1};
+    const Vectors total = {item->total, n, 1}, total_imag = {item->total + U * n, n, 1};
+    const Vectors difference = {item->difference, n, 1};
+    const Vectors difference_imag = {item->difference + U * n, n, 1};
+    for (size v = 0; v < p->column_frequencies; v++) {
+        make_columns(item, scale, v);
+        for (size u = 0; u < U; u++) {
+            make_kernels(item, p->row_kernels + (scale * U + u) * p->functions);
+            mix(item, v, u);
+        }
+        multiply(h, U, n, cosine, total, rows_at(item, v, 0));
+        multiply(h, U, n, cosine, total_imag, rows_at(item, v, 1));
+        multiply(h, U, n, sine, difference_imag, rows_at(item, v, 2));
+        multiply(h, U, n, sine, difference, rows_at(item, v, 3));
+    }
+}
+
+/* Step 5: a few pixels δx ≥ 0 of one row: at (+, +), (+, -), (-, +), (-, -) of (δy, δx). */
+INLINE void synthesise(int across, size V, const real *cosine, const real *sine,
+                       const lanes *panel, lanes pixels[ACROSS][4])
+{
+    lanes sum[ACROSS][4];
+    for (int i = 0; i < across; i++)
+        sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = splat(0);
+    for (size v = 0; v < V; v++, panel += 4)
+        for (int i = 0; i < across; i++) {
+            const lanes c = splat(cosine[i * V + v]), s = splat(sine[i * V + v]);
+            sum[i][0] += c * panel[0];
+            sum[i][1] += s * panel[1];
+            sum[i][2] += c * panel[2];
+            sum[i][3] += s * panel[3];
+        }
+    for (int i = 0; i < across; i++) {
+        const lanes right = sum[i][0] - sum[i][1], left = sum[i][0] + sum[i][1];
+        const lanes odd_right = sum[i][2] + sum[i][3], odd_left = sum[i][2] - sum[i][3];
+        pixels[i][0] = right - odd_right;
+        pixels[i][1] = left - odd_left;
+        pixels[i][2] = right + odd_right;
+        pixels[i][3] = left + odd_left;
+    }
+}
+
+typedef struct {
+    size V, width;
+    const real *cosine, *sine;
+} Wave;
+
+INLINE Wave column_wave(const Pass *p, size scale)
+{
+    const size V = p->column_frequencies;
+    return (Wave){V, half(p->column_extents[scale]), p->column_waves,
+                  p->column_waves + half(p->column_extents[0]) * V};
+}
+
+INLINE const lanes *panel_of(const Item *item, size y, size n)
+{
+    return item->rows + (y * item->count + n) * item->p->column_frequencies * 4;
+}
+
+INLINE size place_of(const Item *item, size y, size n)
+{
+    return (y * item->count + n) * half(item->p->column_extents[0]) * 4;
+}
+
+/* Called with each pixel of a row δy ≥ 0: its index and its four values. */
+typedef void Visitor(void *context, size x, const lanes pixels[4]);
+
+INLINE void visit_row(const Item *item, Wave w, size y, size n, Visitor *visit, void *context)
+{
+    const lanes *panel = panel_of(item, y, n);
+    lanes pixels[ACROSS][4];
+    size x = 0;
+    for (; x + ACROSS <= w.width; x += ACROSS) {
+        synthesise(ACROSS, w.V, w.cosine + x * w.V, w.sine + x * w.V, panel, pixels);
+        for (int i = 0; i < ACROSS; i++)
+            visit(context, x + i, pixels[i]);
+    }
+    for (; x < w.width; x++) {
+        synthesise(1, w.V, w.cosine + x * w.V, w.sine + x * w.V, panel, pixels);
+        visit(context, x, pixels[0]);
+    }
+}
+
+/* ---- Step 6: pooling. ---- */
+
+typedef struct {
+    lanes *best;
+    mask *choice, which; /* which: of `keep` */
+    size scale;
+} Row;
+
+INLINE void challenge_pixel(void *context, size x, const lanes pixels[4])
+{
+    const Row *row = context;
+    for (int q = 0; q < 4; q++) {
+        const size at = x * 4 + q;
+        const mask won = wins(pixels[q], row->best[at]);
+        row->best[at] = choose(won, pixels[q], row->best[at]);
+        if (row->choice)
+            row->choice[at] = pick(won, fill(row->scale), row->choice[at]);
+    }
+}
+
+/* Let the pixels of a kernel size replace what they exceed. */
+static void challenge(Item *item, size scale)
+{
+    const Wave w = column_wave(item->p, scale);
+    for (size y = 0; y < half(item->p->row_extents[scale]); y++)
+        for (size n = 0; n < item->count; n++) {
+            const size at = place_of(item, y, n);
+            Row row = {item->best + at, item->choice ? item->choice + at : NULL, {0}, scale};
+            if (row.choice)
+                visit_row(item, w, y, n, challenge_pixel, &row);
+            else
+                visit_row(item, w, y, n, challenge_pixel, &(Row){row.best, NULL, {0}, scale});
+        }
+}
+
+INLINE void keep_pixel(void *context, size x, const lanes pixels[4])
+{
+    const Row *row = context;
+    for (int q = 0; q < 4; q++)
+        row->best[x * 4 + q] = choose(row->which, pixels[q], row->best[x * 4 + q]);
+}
+
+/* Write the pixels of some maps (lanes of `which`) into `best`. */
+static void keep_maps(Item *item, size scale, size n, mask which)
+{
+    const Wave w = column_wave(item->p, scale);
+    for (size y = 0; y < half(item->p->row_extents[scale]); y++) {
+        Row row = {item->best + place_of(item, y, n), NULL, which, scale};
+        visit_row(item, w, y, n, keep_pixel, &row);
+    }
+}
+
+typedef struct {
+    lanes peak;
+    mask place;
+    size first; /* number of the row's first pixel */
+} Peak;
+
+INLINE void peak_pixel(void *context, size x, const lanes pixels[4])
+{
+    Peak *at = context;
+    (void)x;
+    for (int q = 0; q < 4; q++)
+        at->peak = choose(wins(pixels[q], at->peak), pixels[q], at->peak);
+}
+
+INLINE void place_pixel(void *context, size x, const lanes pixels[4])
+{
+    Peak *at = context;
+    for (int q = 0; q < 4; q++) {
+        const mask won = wins(pixels[q], at->peak);
+        at->peak = choose(won, pixels[q], at->peak);
+        at->place = pick(won, fill((at->first + x) * 4 + q), at->place);
+    }
+}
+
+/* The maximum of each map of a sample. */
+static lanes find_peak(const Item *item, size scale, size n)
+{
+    const Wave w = column_wave(item->p, scale);
+    Peak at = {splat(-__builtin_inf()), {0}, 0};
+    for (size y = 0; y < half(item->p->row_extents[scale]); y++)
+        visit_row(item, w, y, n, peak_pixel, &at);
+    return at.peak;
+}
+
+/* The first pixel that holds the maximum, as a number made of y, x and quadrant. */
+static mask find_place(const Item *item, size scale, size n)
+{
+    const Wave w = column_wave(item->p, scale);
+    Peak at = {splat(-__builtin_inf()), {0}, 0};
+    for (size y = 0; y < half(item->p->row_extents[scale]); y++, at.first += w.width)
+        visit_row(item, w, y, n, place_pixel, &at);
+    return at.place;
+}
+
+INLINE int is_framed(const Pass *p, size scale)
+{
+    return p->row_extents[scale] != p->row_extents[0] ||
+           p->column_extents[scale] != p->column_extents[0];
+}
+
+/* Slice pooling: keep the whole map that holds the maximum. */
+static void compete(Item *item, size scale)
+{
+    for (size n = 0; n < item->count; n++) {
+        lanes peak = find_peak(item, scale, n) + item->shift;
+        if (is_framed(item->p, scale))
+            peak = choose(peak < 0, splat(0), peak);
+        const mask won = scale ? (mask)(peak > item->record[n]) : fill(-1);
+        item->record[n] = choose(won, peak, item->record[n]);
+        item->winner[n] = pick(won, fill(scale), item->winner[n]);
+        if (any(won))
+            keep_maps(item, scale, n, won);
+    }
+}
+
+/* Global pooling: keep the maximum and, if it is tracked, its place; -1 is a zero of the frame. */
+static void compete_globally(Item *item, size scale)
+{
+    for (size n = 0; n < item->count; n++) {
+        const lanes peak = find_peak(item, scale, n) + item->shift;
+        const mask won = scale ? wins(peak, item->record[n]) : fill(-1);
+        if (item->p->track && any(won)) {
+            item->place[n] = pick(won, find_place(item, scale, n), item->place[n]);
+            item->winner[n] = pick(won, fill(scale), item->winner[n]);
+        }
+        lanes record = choose(won, peak, item->record[n]);
+        if (is_framed(item->p, scale)) {
+            const mask zero = record < 0;
+            record = choose(zero, splat(0), record);
+            item->winner[n] = pick(zero, fill(scale), item->winner[n]);
+            item->place[n] = pick(zero, fill(-1), item->place[n]);
+        }
+        item->record[n] = record;
+    }
+}
+
+/* ---- From quadrants to maps. ---- */
+
+/* Pixel of a map of this extent that index y stands for, on the side δ ≥ 0 or δ < 0; -1: none. */
+INLINE size pixel_of(size extent, size y, int negative)
+{
+    if (!negative)
+        return extent / 2 + y;
+    return y == 0 && extent % 2 ? -1 : (extent - 1) / 2 - y;
+}
+
+/* How many kernel sizes have a map that reaches a pixel. */
+static size reach(const Pass *p, size y, size x)
+{
+    size scale = 0;
+    while (scale < p->scales && y < half(p->row_extents[scale]) &&
+           x < half(p->column_extents[scale]))
+        scale++;
+    return scale;
+}
+
+INLINE size map_of(const Item *item, size n, size lane)
+{
+    const Pass *p = item->p;
+    return ((item->first + n) * p->groups + item->group) * p->outputs + item->output + lane;
+}
+
+/* Write one vector of pixels into the maps of its lanes. */
+INLINE void scatter(const Item *item, size n, size offset, size map, lanes value, const mask *choice)
+{
+    const Pass *p = item->p;
+    for (size lane = 0; lane < item->width; lane++) {
+        const size at = map_of(item, n, lane) * map + offset;
+        p->values[at] = value[lane];
+        if (choice)
+            ((int16_t *)p->choice)[at] = (int16_t)(*choice)[lane];
+    }
+}
+
+static void finish_maps(Item *item)
+{
+    const Pass *p = item->p;
+    const size H = p->row_extents[0], W = p->column_extents[0], h = half(H), w = half(W);
+    const int keeps = p->pool != PIXEL;
+    for (size y = 0; y < h; y++)
+        for (size n = 0; n < item->count; n++)
+            for (size x = 0; x < w; x++) {
+                const size reached = reach(p, y, x);
+                const mask index = fill(reached);
+                for (int q = 0; q < 4; q++) {
+                    const size row = pixel_of(H, y, q / 2), column = pixel_of(W, x, q % 2);
+                    if (row < 0 || column < 0)
+                        continue;
+                    const size at = place_of(item, y, n) + x * 4 + q;
+                    lanes value = item->best[at] + item->shift;
+                    mask choice = item->choice ? item->choice[at] : (mask){0};
+                    if (keeps) {
+                        value = choose(item->winner[n] < index, value, splat(0));
+                    } else if (reached < p->scales) {
+                        const mask zero = wins(splat(0), value);
+                        value = choose(zero, splat(0), value);
+                        choice = pick(zero, index, choice);
+                    }
+                    scatter(item, n, row * W + column, H * W, value,
+                            item->choice ? &choice : NULL);
+                }
+            }
+}
+
+typedef struct {
+    const Item *item;
+    size scale, y, n;
+} Writing;
+
+INLINE void write_pixel(void *context, size x, const lanes pixels[4])
+{
+    const Writing *at = context;
+    const Pass *p = at->item->p;
+    const size H = p->row_extents[0], W = p->column_extents[0];
+    const size height = p->row_extents[at->scale], width = p->column_extents[at->scale];
+    const size start = at->scale * H * W + (H - height) / 2 * W + (W - width) / 2;
+    for (int q = 0; q < 4; q++) {
+        const size row = pixel_of(height, at->y, q / 2), column = pixel_of(width, x, q % 2);
+        if (row >= 0 && column >= 0)
+            scatter(at->item, at->n, start + row * W + column, p->scales * H * W,
+                    pixels[q] + at->item->shift, NULL);
+    }
+}
+
+static void write_stack(const Item *item, size scale)
+{
+    const Wave w = column_wave(item->p, scale);
+    for (size y = 0; y < half(item->p->row_extents[scale]); y++)
+        for (size n = 0; n < item->count; n++) {
+            Writing at = {item, scale, y, n};
+            visit_row(item, w, y, n, write_pixel, &at);
+        }
+}
+
+static void finish_numbers(Item *item)
+{
+    const Pass *p = item->p;
+    const size H = p->row_extents[0], W = p->column_extents[0];
+    for (size n = 0; n < item->count; n++)
+        for (size lane = 0; lane < item->width; lane++) {
+            const size map = map_of(item, n, lane), scale = item->winner[n][lane];
+            p->values[map] = item->record[n][lane];
+            if (!p->track)
+                continue;
+            size flat = 0;
+            if (item->place[n][lane] >= 0) {
+                const size place = item->place[n][lane], q = place % 4;
+                const size height = p->row_extents[scale], width = p->column_extents[scale];
+                const size y = place / 4 / half(width), x = place / 4 % half(width);
+                const size row = pixel_of(height, y, q / 2) + (H - height) / 2;
+                flat = row * W + pixel_of(width, x, q % 2) + (W - width) / 2;
+            }
+            ((int64_t *)p->choice)[map] = scale * H * W + flat;
+        }
+}
+
+/* ---- A pass. ---- */
+
+static void read_winners(Item *item)
+{
+    memset(item->winner, 0, item->count * sizeof(mask));
+    for (size n = 0; n < item->count; n++)
+        for (size lane = 0; lane < item->width; lane++)
+            item->winner[n][lane] = ((int16_t *)item->p->choice)[map_of(item, n, lane)];
+}
+
+static int is_chosen(const Item *item, size scale)
+{
+    for (size n = 0; n < item->count; n++)
+        if (any(item->winner[n] == fill(scale)))
+            return 1;
+    return 0;
+}
+
+static void run_item(Item *item)
+{
+    const Pass *p = item->p;
+    const size pixels = place_of(item, half(p->row_extents[0]), 0);
+    memset(item->winner, 0, item->count * sizeof(mask));
+    memset(item->place, 0, item->count * sizeof(mask));
+    if (p->pool == PIXEL)
+        for (size i = 0; i < pixels; i++)
+            item->best[i] = splat(-__builtin_inf());
+    if (p->pool == CHOSEN)
+        read_winners(item);
+    for (size scale = 0; scale < p->scales; scale++) {
+        if (p->pool == CHOSEN && !is_chosen(item, scale))
+            continue;
+        make_rows(item, scale);
+        switch (p->pool) {
+        case STACK: write_stack(item, scale); break;
+        case PIXEL: challenge(item, scale); break;
+        case SLICE: compete(item, scale); break;
+        case GLOBAL: compete_globally(item, scale); break;
+        case CHOSEN:
+            for (size n = 0; n < item->count; n++)
+                if (any(item->winner[n] == fill(scale)))
+                    keep_maps(item, scale, n, item->winner[n] == fill(scale));
+        }
+    }
+    if (p->pool == GLOBAL)
+        finish_numbers(item);
+    else if (p->pool != STACK)
+        finish_maps(item);
+    if (p->pool == SLICE)
+        for (size n = 0; n < item->count; n++)
+            for (size lane = 0; lane < item->width; lane++)
+                ((int16_t *)p->choice)[map_of(item, n, lane)] = (int16_t)item->winner[n][lane];
+}
+
+/* ---- Step 7: the backward pass, the transpose of every step in reverse. ---- */
+
+/* Of an item, on top of what the forward pass has. */
+typedef struct {
+    Item item;
+    lanes *pixels;        /* [h, n, w, 4] gradient of the pooled maps, or of one kernel size */
+    mask *scales;         /* the scale of each of them */
+    lanes *all_rows;      /* rows of all maps; slices only */
+    size *active;         /* samples that a kernel size has a gradient of */
+    lanes *line;          /* [w, 4] */
+    lanes *products;      /* [±, R, U, n] gradient of the products */
+    lanes *kernel_grad;   /* [even or odd, U, R, C] */
+    lanes *column_grad;   /* [r, R, C] */
+    lanes *weight_grad;   /* [q, r, C] */
+    lanes *turned_weight; /* [q, r, O, C] with vectors of input channels */
+    lanes *turned_columns, *turned_kernels; /* [r, R, O, C], [±, O, R, C] */
+    real *spectrum_grad;  /* of its block of outputs: [V, U, ±, N, R, C] */
+} Adjoint;
+
+INLINE size channel_vectors(const Pass *p) { return ceiling(p->channels, LANES); }
+
+/* Reals of the spectrum's gradient that belong to one block of outputs. */
+INLINE size spectrum_grad_size(const Pass *p)
+{
+    return p->column_frequencies * p->row_frequencies * 4 * p->samples * channel_vectors(p) * LANES;
+}
+
+/* Sums over samples must not depend on the number of threads, so neither does the cut. */
+#define BLOCK 8
+
+INLINE Cut cut_backward(const Pass *p)
+{
+    const size block = least(p->samples, BLOCK);
+    return (Cut){p->groups * ceiling(p->outputs, LANES), ceiling(p->samples, block), block};
+}
+
+static Adjoint take_adjoint(const Pass *p, size block, Arena *arena)
+{
+    const size r = p->functions, C = p->channels, U = p->row_frequencies;
+    const size h = half(p->row_extents[0]), w = half(p->column_extents[0]);
+    const size Cv = p->x_grad ? channel_vectors(p) : 0;
+    Adjoint a = {.item = {.p = p}};
+    a.item.weight = TAKE(arena, lanes, r * r * C);
+    a.item.rows = TAKE(arena, lanes, h * block * p->column_frequencies * 4);
+    a.item.winner = TAKE(arena, mask, block);
+    a.pixels = TAKE(arena, lanes, h * block * w * 4);
+    a.scales = TAKE(arena, mask, p->pool == PIXEL ? h * block * w * 4 : 0);
+    a.all_rows = TAKE(arena, lanes, p->pool == CHOSEN ? h * block * p->column_frequencies * 4 : 0);
+    a.active = TAKE(arena, size, block);
+    a.line = TAKE(arena, lanes, w * 4);
+    a.products = TAKE(arena, lanes, 4 * U * block);
+    a.kernel_grad = TAKE(arena, lanes, 4 * U * C);
+    a.column_grad = TAKE(arena, lanes, r * 2 * C);
+    a.weight_grad = TAKE(arena, lanes, r * r * C);
+    a.turned_weight = TAKE(arena, lanes, r * r * LANES * Cv);
+    a.turned_columns = TAKE(arena, lanes, r * 2 * LANES * Cv);
+    a.turned_kernels = TAKE(arena, lanes, 4 * LANES * Cv);
+    return a;
+}
+
+/* Read gradients, and the scales they belong to, of the maps of this item as quadrants. */
+static void gather(Adjoint *a, const real *grad, size map, size start, size extent_y, size extent_x)
+{
+    const Item *item = &a->item;
+    const size W = item->p->column_extents[0];
+    const int16_t *choice = item->p->choice;
+    for (size y = 0; y < half(extent_y); y++)
+        for (size n = 0; n < item->count; n++)
+            for (size x = 0; x < half(extent_x); x++)
+                for (int q = 0; q < 4; q++) {
+                    const size row = pixel_of(extent_y, y, q / 2);
+                    const size column = pixel_of(extent_x, x, q % 2);
+                    const size to = place_of(item, y, n) + x * 4 + q;
+                    lanes value = splat(0);
+                    mask scale = {0};
+                    if (row >= 0 && column >= 0)
+                        for (size lane = 0; lane < item->width; lane++) {
+                            const size at = map_of(item, n, lane) * map + start + row * W + column;
+                            value[lane] = grad[at];
+                            if (item->p->pool == PIXEL)
+                                scale[lane] = choice[at];
+                        }
+                    a->pixels[to] = value;
+                    if (item->p->pool == PIXEL)
+                        a->scales[to] = scale;
+                }
+}
+
+/* Transpose of `synthesise`, for a few column frequencies: line [w, 4] -> panel [V, 4]. */
+INLINE void synthesise_adjoint(int count, Wave w, size v, const lanes *line, lanes *panel)
+{
+    lanes sum[ACROSS][4];
+    for (int i = 0; i < count; i++)
+        sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = splat(0);
+    for (size x = 0; x < w.width; x++, line += 4)
+        for (int i = 0; i < count; i++) {
+            const lanes c = splat(w.cosine[x * w.V + v + i]), s = splat(w.sine[x * w.V + v + i]);
+            sum[i][0] += c * line[0];
+            sum[i][1] += s * line[1];
+            sum[i][2] += c * line[2];
+            sum[i][3] += s * line[3];
+        }
+    for (int i = 0; i < count; i++)
+        for (int part = 0; part < 4; part++)
+            panel[(v + i) * 4 + part] = sum[i][part];
+}
+
+/* The part of a row of pixels that belongs to a kernel size, prepared for the sums over x. */
+static int prepare_line(const Adjoint *a, size scale, size y, size n, size width)
+{
+    const size from = place_of(&a->item, y, n);
+    const int masked = a->item.p->pool == PIXEL;
+    mask some = {0};
+    for (size x = 0; x < width; x++) {
+        lanes g[4];
+        for (int q = 0; q < 4; q++) {
+            g[q] = a->pixels[from + x * 4 + q];
+            if (masked)
+                g[q] = choose(a->scales[from + x * 4 + q] == fill(scale), g[q], splat(0));
+            some |= g[q] != 0;
+        }
+        const lanes right = g[0] + g[2], left = g[1] + g[3];
+        const lanes odd_right = g[2] - g[0], odd_left = g[3] - g[1];
+        a->line[x * 4] = right + left;
+        a->line[x * 4 + 1] = left - right;
+        a->line[x * 4 + 2] = odd_right + odd_left;
+        a->line[x * 4 + 3] = odd_right - odd_left;
+    }
+    return any(some);
+}
+
+/* Step 5 transposed: rows of all maps of a kernel size from their pixels. */
+static int make_rows_adjoint(Adjoint *a, size scale, lanes *rows)
+{
+    const Wave w = column_wave(a->item.p, scale);
+    int some = 0;
+    for (size y = 0; y < half(a->item.p->row_extents[scale]); y++)
+        for (size n = 0; n < a->item.count; n++) {
+            lanes *panel = rows + (y * a->item.count + n) * w.V * 4;
+            if (!prepare_line(a, scale, y, n, w.width)) {
+                memset(panel, 0, w.V * 4 * sizeof(lanes));
+                continue;
+            }
+            size v = 0;
+            for (; v + ACROSS <= w.V; v += ACROSS)
+                synthesise_adjoint(ACROSS, w, v, a->line, panel);
+            for (; v < w.V; v++)
+                synthesise_adjoint(1, w, v, a->line, panel);
+            some = 1;
+        }
+    return some;
+}
+
+/* Of slices every kernel size takes the rows of the maps that it has won. */
+static size select_rows(Adjoint *a, size scale)
+{
+    const Item *item = &a->item;
+    const size V4 = item->p->column_frequencies * 4, h = half(item->p->row_extents[scale]);
+    size count = 0;
+    for (size n = 0; n < item->count; n++)
+        if (any(item->winner[n] == fill(scale)))
+            a->active[count++] = n;
+    for (size y = 0; y < h; y++)
+        for (size i = 0; i < count; i++) {
+            const size n = a->active[i];
+            const lanes *from = a->all_rows + (y * item->count + n) * V4;
+            lanes *to = item->rows + (y * item->count + i) * V4;
+            for (size v = 0; v < V4; v++)
+                to[v] = choose(item->winner[n] == fill(scale), from[v], splat(0));
+        }
+    return count;
+}
+
+/* Step 4 transposed, and the gradients of the products at -u and u from sum and difference. */
+static void make_products(Adjoint *a, size scale, size v, size count)
+{
+    const Pass *p = a->item.p;
+    const size U = p->row_frequencies, h = half(p->row_extents[scale]), part = U * count;
+    const Numbers cosine = {p->row_waves, 1, U};
+    const Numbers sine = {p->row_waves + half(p->row_extents[0]) * U, 1, U};
+    lanes *minus = a->products, *plus = minus + 2 * part;
+    multiply(U, h, count, cosine, rows_at(&a->item, v, 0), (Vectors){plus, count, 1});
+    multiply(U, h, count, cosine, rows_at(&a->item, v, 1), (Vectors){plus + part, count, 1});
+    multiply(U, h, count, sine, rows_at(&a->item, v, 2), (Vectors){minus + part, count, 1});
+    multiply(U, h, count, sine, rows_at(&a->item, v, 3), (Vectors){minus, count, 1});
+    for (size i = 0; i < 2 * part; i++) {
+        const lanes total = plus[i], difference = minus[i];
+        minus[i] = total + difference;
+        plus[i] = total - difference;
+    }
+}
+
+/* Step 3 transposed for the kernels: a few input channels at -u and u. */
+INLINE void mix_kernels(int count, size samples, const size *active, size N, const real *x, size sign,
+                        const lanes *products, size part, lanes real_[], lanes imag[])
+{
+    for (int c = 0; c < count; c++)
+        real_[c] = imag[c] = splat(0);
+    for (size i = 0; i < samples; i++) {
+        const lanes g = products[sign * 2 * part + i], g_imag = products[(sign * 2 + 1) * part + i];
+        for (int c = 0; c < count; c++) {
+            const real *at = x + (c * N + active[i]) * 2;
+            const lanes x_real = splat(at[0]), x_imag = splat(at[1]);
+            real_[c] += x_real * g;
+            imag[c] += x_imag * g;
+            real_[c] += x_imag * g_imag;
+            imag[c] -= x_real * g_imag;
+        }
+    }
+}
+
+#define CHANNELS (2 * SAMPLES)
+
+INLINE void add_kernels(Adjoint *a, int count, size c, size v, size u, size samples)
+{
+    const Item *item = &a->item;
+    const Pass *p = item->p;
+    const size C = p->channels, N = p->samples, part = p->row_frequencies * samples;
+    const real *x = item->spectrum + spectrum_at(p, 0, v) + ((u * 2 * C + c) * N + item->first) * 2;
+    const lanes *products = a->products + u * samples;
+    lanes real_[2][CHANNELS], imag[2][CHANNELS];
+    for (size sign = 0; sign < 2; sign++)
+        mix_kernels(count, samples, a->active, N, x + sign * C * N * 2, sign, products, part,
+                    real_[sign], imag[sign]);
+    lanes *even = a->kernel_grad + u * 2 * C + c, *odd = even + p->row_frequencies * 2 * C;
+    for (int i = 0; i < count; i++) {
+        even[i] = real_[0][i] + real_[1][i];
+        even[C + i] = imag[0][i] + imag[1][i];
+        odd[i] = real_[1][i] - real_[0][i];
+        odd[C + i] = imag[1][i] - imag[0][i];
+    }
+}
+
+/* Step 2 transposed: from kernels to the weight. */
+static void add_weight(Adjoint *a, size scale, size v)
+{
+    const Pass *p = a->item.p;
+    const size r = p->functions, E = p->even, C = p->channels, U = p->row_frequencies;
+    const real *rows = p->row_kernels + scale * U * r;
+    const real *waves = p->column_kernels + (scale * p->column_frequencies + v) * r;
+    const Vectors even = {a->kernel_grad, 2 * C, 1}, odd = {a->kernel_grad + U * 2 * C, 2 * C, 1};
+    multiply(E, U, 2 * C, (Numbers){rows, 1, r}, even, (Vectors){a->column_grad, 2 * C, 1});
+    multiply(r - E, U, 2 * C, (Numbers){rows + E, 1, r}, odd,
+             (Vectors){a->column_grad + E * 2 * C, 2 * C, 1});
+    for (size q = 0; q < r; q++)
+        for (size row = 0; row < r; row++) {
+            const lanes *from = a->column_grad + (row * 2 + ((q < E) != (row < E))) * C;
+            lanes *to = a->weight_grad + (q * r + row) * C;
+            for (size c = 0; c < C; c++)
+                to[c] += splat(waves[q]) * from[c];
+        }
+}
+
+/* Kernels with vectors of input channels, as `make_columns` and `make_kernels` make the others. */
+static void make_turned_columns(Adjoint *a, size scale, size v)
+{
+    const Pass *p = a->item.p;
+    const size r = p->functions, E = p->even, length = LANES * channel_vectors(p);
+    const real *waves = p->column_kernels + (scale * p->column_frequencies + v) * r;
+    for (size row = 0; row < r; row++)
+        for (size i = 0; i < length; i++) {
+            const lanes *weight = a->turned_weight + row * length + i;
+            lanes even = splat(0), odd = splat(0);
+            for (size q = 0; q < E; q++)
+                even += splat(waves[q]) * weight[q * r * length];
+            for (size q = E; q < r; q++)
+                odd += splat(waves[q]) * weight[q * r * length];
+            lanes *to = a->turned_columns + row * 2 * length + i;
+            to[0] = row < E ? even : odd;
+            to[length] = row < E ? odd : even;
+        }
+}
+
+static void make_turned_kernels(Adjoint *a, const real *waves)
+{
+    const Pass *p = a->item.p;
+    const size r = p->functions, E = p->even, Cv = channel_vectors(p), length = LANES * Cv;
+    for (size part = 0; part < 2; part++)
+        for (size i = 0; i < length; i++) {
+            const lanes *columns = a->turned_columns + part * length + i;
+            lanes even = splat(0), odd = splat(0);
+            for (size row = 0; row < E; row++)
+                even += splat(waves[row]) * columns[row * 2 * length];
+            for (size row = E; row < r; row++)
+                odd += splat(waves[row]) * columns[row * 2 * length];
+            lanes *to = a->turned_kernels + (i / Cv * 2 + part) * Cv + i % Cv;
+            to[0] = even - odd;
+            to[2 * length] = even + odd;
+        }
+}
+
+/* Step 3 transposed for the input: a few samples, one vector of channels, at -u or u. */
+INLINE void mix_input(int count, size outputs, size Cv, const real *products, size part,
+                      const lanes *kernels, lanes *to[])
+{
+    lanes real_[CHANNELS], imag[CHANNELS];
+    for (int n = 0; n < count; n++)
+        real_[n] = imag[n] = splat(0);
+    for (size o = 0; o < outputs; o++) {
+        const lanes kernel = kernels[o * 2 * Cv], kernel_imag = kernels[(o * 2 + 1) * Cv];
+        for (int n = 0; n < count; n++) {
+            const lanes g = splat(products[n * LANES + o]);
+            const lanes g_imag = splat(products[(part + n) * LANES + o]);
+            real_[n] += g * kernel;
+            imag[n] += g_imag * kernel;
+            real_[n] -= g_imag * kernel_imag;
+            imag[n] += g * kernel_imag;
+        }
+    }
+    for (int n = 0; n < count; n++) {
+        to[n][0] += real_[n];
+        to[n][Cv] += imag[n];
+    }
+}
+
+INLINE void add_samples(Adjoint *a, int count, size i, size samples, size v, size u)
+{
+    const Item *item = &a->item;
+    const Pass *p = item->p;
+    const size U = p->row_frequencies, N = p->samples, Cv = channel_vectors(p), part = U * samples;
+    for (size sign = 0; sign < 2; sign++)
+        for (size c = 0; c < Cv; c++) {
+            lanes *to[CHANNELS];
+            for (int n = 0; n < count; n++)
+                to[n] = (lanes *)a->spectrum_grad +
+                        (((v * U + u) * 2 + sign) * N + item->first + a->active[i + n]) * 2 * Cv + c;
+            mix_input(count, item->width, Cv,
+                      (const real *)(a->products + sign * 2 * part + u * samples + i), part,
+                      a->turned_kernels + sign * 2 * LANES * Cv + c, to);
+        }
+}
+
+static void add_scale(Adjoint *a, size scale, size samples)
+{
+    const Pass *p = a->item.p;
+    const size U = p->row_frequencies, C = p->channels;
+    for (size v = 0; v < p->column_frequencies; v++) {
+        make_products(a, scale, v, samples);
+        for (size u = 0; u < U; u++) {
+            size c = 0;
+            for (; c + CHANNELS <= C; c += CHANNELS)
+                add_kernels(a, CHANNELS, c, v, u, samples);
+            for (; c < C; c++)
+                add_kernels(a, 1, c, v, u, samples);
+        }
+        add_weight(a, scale, v);
+        if (!p->x_grad)
+            continue;
+        make_turned_columns(a, scale, v);
+        for (size u = 0; u < U; u++) {
+            make_turned_kernels(a, p->row_kernels + (scale * U + u) * p->functions);
+            size i = 0;
+            for (; i + CHANNELS <= samples; i += CHANNELS)
+                add_samples(a, CHANNELS, i, samples, v, u);
+            for (; i < samples; i++)
+                add_samples(a, 1, i, samples, v, u);
+        }
+    }
+}
+
+static void turn_weight(Adjoint *a)
+{
+    const Pass *p = a->item.p;
+    const size r = p->functions, C = p->channels, Cv = channel_vectors(p);
+    memset(a->turned_weight, 0, r * r * LANES * Cv * sizeof(lanes));
+    for (size f = 0; f < r * r; f++)
+        for (size c = 0; c < C; c++)
+            for (size o = 0; o < a->item.width; o++)
+                ((real *)(a->turned_weight + (f * LANES + o) * Cv))[c] = a->item.weight[f * C + c][o];
+}
+
+/* Samples of other items stand between those of this one. */
+static void clear_spectrum_grad(Adjoint *a)
+{
+    const Pass *p = a->item.p;
+    const size line = 2 * channel_vectors(p) * LANES;
+    for (size i = 0; i < p->column_frequencies * p->row_frequencies * 2; i++)
+        memset(a->spectrum_grad + (i * p->samples + a->item.first) * line, 0,
+               a->item.count * line * sizeof(real));
+}
+
+/* [W, 2V] -> [2V, W] in rows of vectors. */
+static void turn_waves(const Pass *p, lanes *to)
+{
+    const size V2 = 2 * p->column_frequencies, Wv = ceiling(p->width, LANES);
+    memset(to, 0, V2 * Wv * sizeof(lanes));
+    for (size v = 0; v < V2; v++)
+        for (size x = 0; x < p->width; x++)
+            ((real *)(to + v * Wv))[x] = p->column_analysis[x * V2 + v];
+}
+
+static void run_adjoint(Adjoint *a)
+{
+    Item *item = &a->item;
+    const Pass *p = item->p;
+    const size H = p->row_extents[0], W = p->column_extents[0];
+    memset(a->weight_grad, 0, p->functions * p->functions * p->channels * sizeof(lanes));
+    for (size n = 0; n < item->count; n++)
+        a->active[n] = n;
+    if (p->x_grad)
+        turn_weight(a);
+    if (p->pool != STACK)
+        gather(a, p->grad, H * W, 0, H, W);
+    if (p->pool == CHOSEN) {
+        read_winners(item);
+        make_rows_adjoint(a, 0, a->all_rows);
+    }
+    for (size scale = 0; scale < p->scales; scale++) {
+        const size height = p->row_extents[scale], width = p->column_extents[scale];
+        size samples = item->count;
+        if (p->pool == STACK)
+            gather(a, p->grad, p->scales * H * W,
+                   scale * H * W + (H - height) / 2 * W + (W - width) / 2, height, width);
+        if (p->pool == CHOSEN)
+            samples = select_rows(a, scale);
+        else if (!make_rows_adjoint(a, scale, item->rows))
+            continue;
+        if (samples)
+            add_scale(a, scale, samples);
+    }
+}
+
+/* Step 1 transposed: the input's gradient for one sample and one vector of channels. */
+static void analyse_adjoint(const Pass *p, lanes *column_waves, lanes *planes, lanes *rows,
+                            const real *spectrum_grad, size group, size n, size c)
+{
+    const size H = p->height, W = p->width, U = p->row_frequencies, V = p->column_frequencies;
+    const size C = p->channels, Cv = channel_vectors(p), pitch = pitch_of(p), Wv = ceiling(W, LANES);
+    const size blocks = ceiling(p->outputs, LANES), block = spectrum_grad_size(p) / LANES;
+    const size width = least(LANES, C - c * LANES), sign = p->samples * 2 * Cv;
+    const lanes *from = (const lanes *)spectrum_grad + group * blocks * block;
+    for (size u = 0; u < U; u++)
+        for (size v = 0; v < V; v++) {
+            const lanes *at = from + (v * U + u) * 2 * sign + n * 2 * Cv + c;
+            lanes minus = at[0], minus_imag = at[Cv], plus = at[sign], plus_imag = at[sign + Cv];
+            for (size b = 1; b < blocks; b++) {
+                minus += at[b * block];
+                minus_imag += at[b * block + Cv];
+                plus += at[b * block + sign];
+                plus_imag += at[b * block + sign + Cv];
+            }
+            const lanes cc = minus + plus, ss = plus - minus;
+            const lanes sc = plus_imag - minus_imag, cs = -plus_imag - minus_imag;
+            for (size lane = 0; lane < width; lane++) {
+                real *even = (real *)(planes + (lane * 2 * U + u) * pitch) + v;
+                real *odd = even + U * pitch * LANES;
+                even[0] = cc[lane];
+                even[V] = cs[lane];
+                odd[0] = sc[lane];
+                odd[V] = ss[lane];
+            }
+        }
+    for (size lane = 0; lane < width; lane++) {
+        const Vectors plane = {planes + lane * 2 * U * pitch, pitch, 1};
+        lanes *image = rows + H * pitch;
+        multiply(H, 2 * U, pitch, (Numbers){p->row_analysis, 1, H}, plane, (Vectors){rows, pitch, 1});
+        multiply(H, 2 * V, Wv, (Numbers){(real *)rows, pitch * LANES, 1},
+                 (Vectors){column_waves, Wv, 1}, (Vectors){image, Wv, 1});
+        real *to = p->x_grad + ((n * p->groups + group) * C + c * LANES + lane) * H * W;
+        for (size y = 0; y < H; y++)
+            memcpy(to + y * W, image + y * Wv, W * sizeof(real));
+    }
+}
+
+/* ---- Whole passes. ---- */
+
+#ifdef _OPENMP
+int omp_get_thread_num(void);
+#define THREAD omp_get_thread_num()
+#else
+#define THREAD 0
+#endif
+
+typedef struct {
+    lanes *column_waves; /* [W, 2V] */
+    real *spectrum;
+    lanes *turned_waves; /* backward: [2V, W] */
+    real *spectrum_grad;
+    lanes *weight_grads; /* [samples, outputs, q, r, C] by blocks */
+    char *rest;
+    size per_thread;
+} Layout;
+
+static Layout lay_out(const Pass *p, Arena *arena)
+{
+    const Cut c = p->grad ? cut_backward(p) : cut(p);
+    const size turned = p->grad && p->x_grad;
+    Arena analysis = {0}, item = {0}, input = {0};
+    Layout l = {0};
+    l.column_waves = TAKE(arena, lanes, p->width * pitch_of(p));
+    l.spectrum = TAKE(arena, real, spectrum_at(p, p->groups, 0));
+    take_analysis(p, &analysis);
+    if (p->grad) {
+        l.weight_grads = TAKE(arena, lanes, c.output_blocks * c.sample_blocks * p->functions *
+                                                p->functions * p->channels);
+        take_adjoint(p, c.block, &item);
+    } else
+        take_item(p, c.block, &item);
+    if (turned) {
+        const size Wv = ceiling(p->width, LANES);
+        l.turned_waves = TAKE(arena, lanes, 2 * p->column_frequencies * Wv);
+        l.spectrum_grad = TAKE(arena, real, c.output_blocks * spectrum_grad_size(p));
+        TAKE(&input, lanes, LANES * 2 * p->row_frequencies * pitch_of(p));
+        TAKE(&input, lanes, p->height * (pitch_of(p) + Wv));
+    }
+    l.per_thread = most(most(analysis.used, item.used), input.used);
+    l.rest = take(arena, p->threads, l.per_thread);
+    return l;
+}
+
+/* Copy rows of reals into rows of vectors, filled up with zeros. */
+static void pad_rows(size count, size length, const real *from, lanes *to)
+{
+    const size vectors = ceiling(length, LANES);
+    memset(to, 0, count * vectors * sizeof(lanes));
+    for (size i = 0; i < count; i++)
+        memcpy(to + i * vectors, from + i * length, length * sizeof(real));
+}
+
+/* Analyse all images; to be called by all threads of a team. */
+static void analyse_all(const Pass *p, Layout l, char *own)
+{
+    Arena arena = {own, 0};
+    const Analysis a = take_analysis(p, &arena);
+    const size channels = p->groups * p->channels, parts = ceiling(p->samples, TOGETHER);
+    const size blocks = least(p->samples, most(parts, ceiling(p->threads, channels)));
+    const size together = ceiling(p->samples, blocks);
+    const size images = channels * ceiling(p->samples, together);
+#pragma omp for schedule(dynamic)
+    for (size i = 0; i < images; i++) {
+        const size start = i / channels * together;
+        analyse(p, l.column_waves, a, i % channels, start, least(together, p->samples - start),
+                l.spectrum);
+    }
+}
+
+/* What the caller checks and counts with: bytes of a `Pass`, numbers in a vector. */
+EXPORTED size JOIN(NAME, _pass_bytes)(void) { return sizeof(Pass); }
+EXPORTED size JOIN(NAME, _lanes)(void) { return LANES; }
+
+/* Bytes of scratch memory that a pass needs; it must be aligned to 64 bytes. */
+EXPORTED size JOIN(NAME, _scratch)(const Pass *p)
+{
+    Arena arena = {0};
+    lay_out(p, &arena);
+    return arena.used;
+}
+
+/* Both return 0, or 1 if the scratch memory is too small. */
+EXPORTED int JOIN(NAME, _forward)(const Pass *p)
+{
+    Arena arena = {p->scratch, 0};
+    const Layout l = lay_out(p, &arena);
+    if (arena.used > p->scratch_bytes)
+        return 1;
+    const Cut c = cut(p);
+    pad_rows(p->width, 2 * p->column_frequencies, p->column_analysis, l.column_waves);
+#pragma omp parallel num_threads((int)p->threads)
+    {
+        char *own = l.rest + THREAD * l.per_thread;
+        analyse_all(p, l, own);
+        Arena arena = {own, 0};
+        Item item = take_item(p, c.block, &arena);
+        if (p->pool != PIXEL || !p->track)
+            item.choice = NULL;
+#pragma omp for schedule(dynamic)
+        for (size i = 0; i < c.output_blocks * c.sample_blocks; i++) {
+            start_item(&item, l.spectrum, c, i);
+            run_item(&item);
+        }
+    }
+    return 0;
+}
+
+/* Add up the weight's gradient over the blocks of samples. */
+static void write_weight_grad(const Pass *p, Cut c, const lanes *grads)
+{
+    const size functions = p->functions * p->functions, C = p->channels, O = p->outputs;
+    const size blocks = ceiling(O, LANES), length = functions * C;
+    for (size index = 0; index < c.output_blocks; index++)
+        for (size f = 0; f < functions; f++)
+            for (size ch = 0; ch < C; ch++) {
+                const size group = index / blocks, output = index % blocks * LANES;
+                const lanes *from = grads + index * c.sample_blocks * length + f * C + ch;
+                lanes sum = from[0];
+                for (size b = 1; b < c.sample_blocks; b++)
+                    sum += from[b * length];
+                memcpy(p->weight_grad + ((f * p->groups + group) * C + ch) * O + output, &sum,
+                       least(LANES, O - output) * sizeof(real));
+            }
+}
+
+EXPORTED int JOIN(NAME, _backward)(const Pass *p)
+{
+    Arena arena = {p->scratch, 0};
+    const Layout l = lay_out(p, &arena);
+    if (arena.used > p->scratch_bytes)
+        return 1;
+    const Cut c = cut_backward(p);
+    const size items = c.output_blocks * c.sample_blocks;
+    const size length = p->functions * p->functions * p->channels;
+    const size vectors = channel_vectors(p), images = p->groups * p->samples * vectors;
+    pad_rows(p->width, 2 * p->column_frequencies, p->column_analysis, l.column_waves);
+#pragma omp parallel num_threads((int)p->threads)
+    {
+        char *own = l.rest + THREAD * l.per_thread;
+        analyse_all(p, l, own);
+        Arena arena = {own, 0}, input = {own, 0};
+        Adjoint a = take_adjoint(p, c.block, &arena);
+#pragma omp for schedule(dynamic)
+        for (size i = 0; i < items; i++) {
+            start_item(&a.item, l.spectrum, c, i);
+            a.weight_grad = l.weight_grads + i * length;
+            if (p->x_grad) {
+                a.spectrum_grad = l.spectrum_grad + i / c.sample_blocks * spectrum_grad_size(p);
+                clear_spectrum_grad(&a);
+            }
+            run_adjoint(&a);
+        }
+        if (p->x_grad) {
+            lanes *planes = TAKE(&input, lanes, LANES * 2 * p->row_frequencies * pitch_of(p));
+            lanes *rows = TAKE(&input, lanes, p->height * (pitch_of(p) + ceiling(p->width, LANES)));
+            memset(planes, 0, (char *)rows - (char *)planes);
+#pragma omp single
+            turn_waves(p, l.turned_waves);
+#pragma omp for schedule(dynamic)
+            for (size i = 0; i < images; i++)
+                analyse_adjoint(p, l.turned_waves, planes, rows, l.spectrum_grad,
+                                i / vectors % p->groups, i / vectors / p->groups, i % vectors);
+        }
+    }
+    write_weight_grad(p, c, l.weight_grads);
+    return 0;
+}

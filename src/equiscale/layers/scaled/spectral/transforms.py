@@ -1,0 +1,253 @@
+"""The steps of the spectral method in PyTorch operations, for several kernel sizes at once.
+
+Shapes are fixed by the sizes of the problem, and nothing waits for the device, so that a pass can
+be captured in a CUDA graph. Each step is followed by its transpose, which the backward pass uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equiscale.layers.scaled.spectral.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Spectrum of an input, and a weight in the basis of the kernels' functions.
+
+    Attributes:
+        plan: Constants.
+        groups: Number G of groups.
+        spectrum: `[V, ±, U, G, (R, N), (R, C/G)]`, see `analyse`.
+        weight: `[q, r, G, R, C/G, O/G]`, see `split_parts`.
+    """
+
+    plan: Plan
+    groups: int
+    spectrum: Tensor
+    weight: Tensor
+
+    @classmethod
+    def make(cls, x: Tensor, weight: Tensor, plan: Plan, groups: int) -> Problem:
+        """Transform the input, and change the weight's basis."""
+        basis = split_parts(to_basis(weight, plan, groups), plan)
+        return cls(plan, groups, analyse(x, plan, groups), basis)
+
+
+def analyse(x: Tensor, plan: Plan, groups: int) -> Tensor:
+    """`[N, C, H, W] -> [V, ±, U, G, (R, N), (R, C/G)]`: spectrum of the input as real matrices.
+
+    Step 1. Multiplying by the conjugate of a complex number is a product with the real matrix
+    `[[real, imag], [imag, -real]]`. R counts the real and the imaginary part.
+    """
+    U, V = plan.rows.num_frequencies, plan.columns.num_frequencies
+    N, C, H, W = x.shape
+    along_columns = plan.columns.analysis @ x.reshape(-1, W).T
+    along_both = plan.rows.analysis @ along_columns.view(2 * V, N * C, H).transpose(1, 2)
+    planes = along_both.view(2, V, 2, U, N, groups, C // groups).transpose(4, 5)
+    (cc, sc), (cs, ss) = (half.unbind(1) for half in planes)
+    real = torch.stack([cc - ss, cc + ss], 1)
+    imag = torch.stack([-sc - cs, sc - cs], 1)
+    return torch.cat([torch.cat([real, imag], -1), torch.cat([imag, -real], -1)], -2)
+
+
+def analyse_adjoint(grad: Tensor, plan: Plan, num_samples: int) -> Tensor:
+    """`[V, ±, U, G, (R, N), (R, C/G)] -> [N, C, H, W]`: transpose of `analyse`."""
+    V, _, U = grad.shape[:3]
+    blocks = grad.unflatten(5, (2, -1)).unflatten(4, (2, num_samples))
+    real = blocks[:, :, :, :, 0, :, 0] - blocks[:, :, :, :, 1, :, 1]
+    imag = blocks[:, :, :, :, 0, :, 1] + blocks[:, :, :, :, 1, :, 0]
+    (minus, plus), (imag_minus, imag_plus) = real.unbind(1), imag.unbind(1)
+    cosines = torch.stack([minus + plus, imag_plus - imag_minus], 1)
+    sines = torch.stack([-imag_minus - imag_plus, plus - minus], 1)
+    planes = torch.stack([cosines, sines]).transpose(4, 5)
+    along_rows = planes.reshape(2 * V, 2 * U, -1).transpose(1, 2) @ plan.rows.analysis
+    result = along_rows.flatten(1).T @ plan.columns.analysis
+    return result.view(num_samples, -1, *plan.input_size)
+
+
+def to_basis(weight: Tensor, plan: Plan, groups: int) -> Tensor:
+    """`[O, C/G, k, k] -> [q, r, G, C/G, O/G]`: from pixels to even and odd functions.
+
+    q counts the functions along the columns' axis, r those along the rows' axis. The sign is that
+    of the product of their transforms.
+    """
+    B = plan.change_of_basis
+    mixed = (B.T @ weight @ B).unflatten(0, (groups, -1)).permute(4, 3, 0, 2, 1)
+    even, odd = plan.even, plan.odd
+    return torch.cat(
+        [
+            torch.cat([mixed[even, even], mixed[even, odd]], 1),
+            torch.cat([-mixed[odd, even], mixed[odd, odd]], 1),
+        ]
+    )
+
+
+def from_basis(grad: Tensor, plan: Plan) -> Tensor:
+    """`[q, r, G, C/G, O/G] -> [O, C/G, k, k]`: transpose of `to_basis`."""
+    B, E = plan.change_of_basis, plan.num_even
+    mixed = grad.new_zeros(*B.shape, *grad.shape[2:])
+    mixed[plan.even, plan.even] += grad[:E, :E]
+    mixed[plan.even, plan.odd] += grad[:E, E:]
+    mixed[plan.odd, plan.even] -= grad[E:, :E]
+    mixed[plan.odd, plan.odd] += grad[E:, E:]
+    return B @ mixed.permute(2, 4, 3, 1, 0).flatten(0, 1) @ B.T
+
+
+def split_parts(weight: Tensor, plan: Plan) -> Tensor:
+    """`[q, r, G, C/G, O/G] -> [q, r, G, R, C/G, O/G]`: into the real or the imaginary part.
+
+    The product of two transforms is real if both functions are even or both are odd.
+    """
+    is_odd = torch.arange(plan.num_functions, device=weight.device) >= plan.num_even
+    is_imag = (is_odd[:, None] ^ is_odd)[:, :, None, None, None]
+    return torch.stack([torch.where(is_imag, 0.0, weight), torch.where(is_imag, weight, 0.0)], 3)
+
+
+def join_parts(grad: Tensor, plan: Plan) -> Tensor:
+    """`[q, r, G, R, C/G, O/G] -> [q, r, G, C/G, O/G]`: transpose of `split_parts`."""
+    is_odd = torch.arange(plan.num_functions, device=grad.device) >= plan.num_even
+    is_imag = (is_odd[:, None] ^ is_odd)[:, :, None, None, None]
+    return torch.where(is_imag, grad[:, :, :, 1], grad[:, :, :, 0])
+
+
+def make_maps(problem: Problem, scales: slice) -> Tensor:
+    """Return the maps of some kernel sizes, `[N, O, s, H, W]`, without bias and frame.
+
+    All have the size of the first of them; beyond its own size a map has no meaning.
+    """
+    products = _mix(problem, _kernels(problem, scales))
+    even, odd = _synthesise_rows(products, problem.plan, scales.start)
+    return _synthesise_columns(even, odd, problem, scales)
+
+
+def _kernels(problem: Problem, scales: slice) -> Tensor:
+    """Return `[(V, ±, U, G), (R, C/G), (s, O/G)]`: spectra of the rescaled kernels.
+
+    Step 2. A rescaled kernel is a sum of products of row and column functions, so that its
+    spectrum follows from the k×k weight by two products with constant matrices.
+    """
+    plan, weight = problem.plan, problem.weight
+    r, G, _, C, O = weight.shape[1:]
+    columns = plan.columns.kernels[scales].transpose(0, 1) @ weight.flatten(1)
+    rows = plan.rows.kernels[scales]
+    mirrored = torch.cat([rows[..., : plan.num_even], -rows[..., plan.num_even :]], -1)
+    signed = torch.cat([mirrored, rows], 1)
+    kernels = signed @ columns.unflatten(2, (r, -1))
+    V, s, frequencies = kernels.shape[:3]
+    by_frequency = kernels.view(V, s, frequencies, G, 2 * C, O).permute(0, 2, 3, 4, 1, 5)
+    return by_frequency.reshape(V * frequencies * G, 2 * C, s * O)
+
+
+def _mix(problem: Problem, kernels: Tensor) -> Tensor:
+    """Return `[V, ±, U, G, R, N, (s, O/G)]`: products of input and kernels. Step 3."""
+    V, _, U, G, rows, _ = problem.spectrum.shape
+    products = torch.bmm(problem.spectrum.flatten(0, 3), kernels)
+    return products.view(V, 2, U, G, 2, rows // 2, -1)
+
+
+def _synthesise_rows(products: Tensor, plan: Plan, first: int) -> tuple[Tensor, Tensor]:
+    """Return `[V, h, G, R, N, (s, O/G)]` twice: the parts that are even and odd in δy. Step 4."""
+    cosine, sine = plan.rows.waves[:, : plan.rows.half(first)].unbind()
+    minus, plus = products.unbind(1)
+    shape = products.shape[3:]
+    even = cosine @ (minus + plus).flatten(2)
+    odd = sine @ (minus - plus).flatten(2)
+    return even.unflatten(2, shape), odd.unflatten(2, shape)
+
+
+def _synthesise_columns(even: Tensor, odd: Tensor, problem: Problem, scales: slice) -> Tensor:
+    """Return the maps, `[N, O, s, H, W]`. Step 5."""
+    plan, first = problem.plan, scales.start
+    height, width = plan.extents(first)
+    cosine, sine = plan.columns.waves[:, : plan.columns.half(first)].unbind()
+    V, h, G, _, N, _ = even.shape
+
+    def transform(wave: Tensor, rows: Tensor, part: int) -> Tensor:
+        return wave @ rows[:, :, :, part].reshape(V, -1)
+
+    even_cosine, even_sine = transform(cosine, even, 0), transform(sine, even, 1)
+    odd_cosine, odd_sine = transform(cosine, odd, 1), transform(sine, odd, 0)
+    right, left = even_cosine - even_sine, even_cosine + even_sine
+    odd_right, odd_left = odd_cosine + odd_sine, odd_cosine - odd_sine
+    lower = _join(right - odd_right, left - odd_left, width, 0).view(width, h, -1)
+    upper = _join(right + odd_right, left + odd_left, width, 0).view(width, h, -1)
+    maps = _join(lower, upper, height, 1).view(width, height, G, N, scales.stop - first, -1)
+    return maps.permute(3, 2, 5, 4, 1, 0).flatten(1, 2)
+
+
+def _join(positive: Tensor, negative: Tensor, extent: int, axis: int) -> Tensor:
+    """Join the halves δ ≥ 0 and δ < 0 of an axis; an odd extent has its centre in both."""
+    mirrored = negative.flip(axis).narrow(axis, 0, extent // 2)
+    return torch.cat([mirrored, positive], axis)
+
+
+def make_maps_adjoint(
+    problem: Problem, scales: slice, grad: Tensor, input_wanted: bool
+) -> tuple[Tensor | None, Tensor]:
+    """Transpose of `make_maps`: return the gradients of spectrum, if wanted, and weight."""
+    plan = problem.plan
+    products = _synthesise_rows_adjoint(*_synthesise_columns_adjoint(grad, problem, scales), plan)
+    spectrum = problem.spectrum.flatten(0, 3)
+    weight_grad = _kernels_adjoint(problem, scales, torch.bmm(spectrum.transpose(1, 2), products))
+    if not input_wanted:
+        return None, weight_grad
+    kernels = _kernels(problem, scales)
+    return torch.bmm(products, kernels.transpose(1, 2)).view_as(problem.spectrum), weight_grad
+
+
+def _kernels_adjoint(problem: Problem, scales: slice, grad: Tensor) -> Tensor:
+    """Transpose of `_kernels`."""
+    plan, weight = problem.plan, problem.weight
+    G, _, C, O = weight.shape[2:]
+    s, V = scales.stop - scales.start, plan.columns.num_frequencies
+    by_scale = grad.view(V, -1, G, 2 * C, s, O).permute(0, 4, 1, 2, 3, 5).flatten(3)
+    minus, plus = by_scale.unflatten(2, (2, -1)).unbind(2)
+    rows = plan.rows.kernels[scales].transpose(1, 2)
+    E = plan.num_even
+    columns = torch.cat([rows[:, :E] @ (plus + minus), rows[:, E:] @ (plus - minus)], 2)
+    waves = plan.columns.kernels[scales].transpose(0, 1).flatten(0, 1)
+    return (waves.T @ columns.flatten(0, 1).flatten(1)).view_as(weight)
+
+
+def _synthesise_rows_adjoint(even: Tensor, odd: Tensor, plan: Plan) -> Tensor:
+    """Transpose of `_synthesise_rows`, as matrices `[(V, ±, U, G), (R, N), (s, O/G)]`."""
+    cosine, sine = plan.rows.waves[:, : even.shape[1]].transpose(1, 2).unbind()
+    total, difference = cosine @ even.flatten(2), sine @ odd.flatten(2)
+    products = torch.stack([total + difference, total - difference], 1)
+    return products.view(-1, 2 * even.shape[4], even.shape[5])
+
+
+def _synthesise_columns_adjoint(
+    grad: Tensor, problem: Problem, scales: slice
+) -> tuple[Tensor, Tensor]:
+    """Transpose of `_synthesise_columns`."""
+    plan, G = problem.plan, problem.groups
+    height, width = plan.extents(scales.start)
+    cosine, sine = plan.columns.waves[:, : plan.columns.half(scales.start)].unbind()
+    maps = grad.unflatten(1, (G, -1)).permute(5, 4, 1, 0, 3, 2).flatten(4)
+    lower, upper = _join_adjoint(maps, height, 1)
+    (right, left), (upper_right, upper_left) = (
+        _join_adjoint(half, width, 0) for half in (lower, upper)
+    )
+    odd_right, odd_left = upper_right - right, upper_left - left
+    right, left = right + upper_right, left + upper_left
+
+    def transform(wave: Tensor, rows: Tensor) -> Tensor:
+        return (wave.T @ rows.flatten(1)).view(-1, *rows.shape[1:])
+
+    even = transform(cosine, right + left), transform(sine, left - right)
+    odd = transform(sine, odd_right - odd_left), transform(cosine, odd_right + odd_left)
+    return torch.stack(even, 3), torch.stack(odd, 3)
+
+
+def _join_adjoint(joined: Tensor, extent: int, axis: int) -> tuple[Tensor, Tensor]:
+    """Transpose of `_join`: the centre of an odd extent counts for the half δ ≥ 0."""
+    negative, positive = joined.tensor_split([extent // 2], axis)
+    mirrored = negative.flip(axis)
+    if extent % 2:
+        mirrored = torch.cat([torch.zeros_like(positive.narrow(axis, 0, 1)), mirrored], axis)
+    return positive, mirrored

@@ -1,0 +1,195 @@
+"""The interface of every model of the package, and the architecture most of them share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equiscale.core.errors import ShapeError
+from equiscale.core.options import check_positive
+from equiscale.layers import GlobalMaxPool
+from equiscale.models.registry import ModelSpec
+
+CHANNELS = (16, 32)
+"""Channels after the first and the second stage of every network of the paper."""
+
+
+class Classifier(nn.Module, ABC):
+    """`[N, C, H, W] -> [N, num_classes]`: the interface of every registered model.
+
+    - `forward(x)` returns logits.
+    - `stages(x)` returns the feature map after each stage by name, in order, and
+      `classify(stages(x))` equals `forward(x)` up to rounding.
+    - `forward_features`, `forward_head`, `num_features`, `get_classifier` and `reset_classifier`
+      are those of timm.
+    - `scale_indices(x)` exists if the model pools over scale: the chosen index per stage.
+
+    Calls leave no state behind. Filters that follow from the options are non-persistent buffers,
+    so `state_dict` holds parameters and batch statistics only. `stages` never drops views.
+
+    Args:
+        in_channels: Channels of the images.
+        num_classes: Number of logits.
+        minimum_size: Smallest height and width the layers can work on.
+    """
+
+    head: nn.Module
+    spec: ModelSpec
+
+    def __init__(self, in_channels: int, num_classes: int, minimum_size: int) -> None:
+        super().__init__()
+        check_positive(in_channels=in_channels, num_classes=num_classes)
+        self.in_channels = in_channels
+        self.num_classes = num_classes
+        self.minimum_size = minimum_size
+        self.class_names: tuple[str, ...] | None = None
+        self.global_pool = GlobalMaxPool()
+
+    @abstractmethod
+    def stages(self, x: Tensor) -> dict[str, Tensor]:
+        """`[N, C, H, W] ->` the feature map `[N, O, ...]` after each stage, in order."""
+
+    def classify(self, stages: dict[str, Tensor]) -> Tensor:
+        """`stages(x) -> [N, num_classes]`."""
+        return self.forward_head(self.last_features(stages))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, num_classes]`."""
+        return self.classify(self.stages(x))
+
+    def last_features(self, stages: dict[str, Tensor]) -> Tensor:
+        """`stages(x) -> [N, num_features, ...]`: the last stage."""
+        *_, last = stages.values()
+        return last
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, num_features, ...]`: the last feature map, before global pooling.
+
+        A model that is run on several views returns their pooled features,
+        `[N, views, num_features]`.
+        """
+        return self.last_features(self.stages(x))
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """`forward_features(x) -> [N, num_classes]`: global max pooling and the classifier.
+
+        With `pre_logits=True` the classifier is left out: `[N, num_features]`. Features of several
+        views are then averaged.
+        """
+        pooled: Tensor = self.global_pool(features)
+        return pooled if pre_logits else self.head(pooled)
+
+    @property
+    def num_features(self) -> int:
+        """Number of features in front of the classifier."""
+        return next(m.in_features for m in self.head.modules() if isinstance(m, nn.Linear))
+
+    def get_classifier(self) -> nn.Module:
+        """Return the layer that maps features to logits."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """Replace the classifier by a new linear layer, with weights drawn as for a new model."""
+        check_positive(num_classes=num_classes)
+        old = next(self.head.parameters())
+        self.head = nn.Linear(self.num_features, num_classes).to(old.device, old.dtype)
+        self.num_classes, self.class_names = num_classes, None
+        if hasattr(self, "spec"):
+            self.spec = replace(self.spec, num_classes=num_classes)
+
+    def check_images(self, x: Tensor) -> None:
+        """Raise `ShapeError` unless the images have the right rank, channels, type and size."""
+        if x.ndim != 4 or x.shape[1] != self.in_channels:
+            raise ShapeError(
+                f"{type(self).__name__} needs images [N, {self.in_channels}, H, W], "
+                f"got {list(x.shape)}"
+            )
+        if not x.is_floating_point():
+            raise ShapeError(
+                f"{type(self).__name__} needs images in floating point, 0 to 1, got {x.dtype}; "
+                f"use x.float() / 255"
+            )
+        if min(x.shape[2], x.shape[3]) < self.minimum_size:
+            raise ShapeError(
+                f"{type(self).__name__} needs images of at least "
+                f"{self.minimum_size}×{self.minimum_size} pixels, "
+                f"got {x.shape[2]}×{x.shape[3]}; enlarge or pad them"
+            )
+
+
+@runtime_checkable
+class PoolsOverScale(Protocol):
+    """A model that pools over scale and reports the scale it chose."""
+
+    def scale_indices(self, x: Tensor) -> dict[str, Tensor]:
+        """`[N, C, H, W] ->` chosen scale index per stage, `[N, O, H', W']` or `[N, O]`."""
+        ...
+
+
+class TwoStageNet(Classifier):
+    """`[N, C, H, W] -> [N, num_classes]`: convolution, ReLU, convolution, ReLU, global max, linear.
+
+    The networks of the paper differ in their convolutions, some of which pool over scale.
+
+    Args:
+        conv1: First convolution, `in_channels` to `CHANNELS[0]`.
+        conv2: Second convolution, to `CHANNELS[1]`.
+        in_channels: Channels of the images.
+        num_classes: Number of logits.
+        minimum_size: Smallest height and width both convolutions can work on.
+        features: Channels after the second convolution.
+    """
+
+    def __init__(
+        self,
+        conv1: nn.Module,
+        conv2: nn.Module,
+        in_channels: int,
+        num_classes: int,
+        minimum_size: int,
+        features: int = CHANNELS[1],
+    ) -> None:
+        super().__init__(in_channels, num_classes, minimum_size)
+        self.conv1 = conv1
+        self.conv2 = conv2
+        self.head = nn.Linear(features, num_classes)
+
+    def stages(self, x: Tensor) -> dict[str, Tensor]:
+        """`[N, C, H, W] -> stage1 [N, 16, ...], stage2 [N, 32, ...]`."""
+        self.check_images(x)
+        first = F.relu(self.conv1(x))
+        return {"stage1": first, "stage2": F.relu(self.conv2(first))}
+
+
+class MultiViewNet(Classifier):
+    """`[N, C, H, W] -> [N, num_classes]`: one network on several views, their logits pooled.
+
+    A subclass names the feature maps of one view `…stageK…` and defines `pool_logits`.
+    """
+
+    last_stage = "stage2"
+
+    @abstractmethod
+    def pool_logits(self, logits: Tensor) -> Tensor:
+        """`[N, views, num_classes] -> [N, num_classes]`."""
+
+    def last_features(self, stages: dict[str, Tensor]) -> Tensor:
+        """`stages(x) -> [N, views, num_features]`: the last stage of each view, pooled."""
+        maps = [value for name, value in stages.items() if self.last_stage in name]
+        return torch.stack([self.global_pool(value) for value in maps], dim=1)
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """`[N, views, num_features] -> [N, num_classes]`, or the mean of the views' features."""
+        if pre_logits:
+            return features.mean(dim=1)
+        return self.pool_logits(self.view_logits(features.unbind(dim=1)))
+
+    def view_logits(self, features: Sequence[Tensor]) -> Tensor:
+        """`views × [N, num_features] -> [N, views, num_classes]`."""
+        return torch.stack([self.head(one) for one in features], dim=1)

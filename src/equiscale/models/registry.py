@@ -1,0 +1,293 @@
+"""The registry of models: cards, names, options. Listing, command line and docs follow from it."""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import metadata
+from typing import Any, Literal, TypeVar, get_args
+
+import torch
+from torch import nn
+
+from equiscale.core.errors import DuplicateNameError, OptionError
+from equiscale.core.options import check_positive
+from equiscale.core.registry import Registry, unknown_name_message
+from equiscale.core.variants import VARIANTS
+from equiscale.models.foreign import (
+    Factory,
+    find_known_here,
+    import_factory,
+    is_known_here_only,
+)
+from equiscale.models.shipped import has_weights
+
+ModelGroup = Literal["paper", "beyond", "control", "own"]
+MODEL_GROUPS: tuple[ModelGroup, ...] = get_args(ModelGroup)
+"""The paper's eleven models, models beyond it, controls for those, and the user's own."""
+
+ENTRY_POINTS = "equiscale.models"
+"""Entry-point group of packages that register models when they are imported."""
+
+_RESERVED_NAMES = (*MODEL_GROUPS, "all")
+_SIZES = ("in_channels", "num_classes")
+
+FactoryT = TypeVar("FactoryT", bound=Factory)
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What is known of a model without building it.
+
+    Attributes:
+        name: Name in the registry, the same as in the published tables.
+        title: A few words for tables; of a variant, what differs from its base.
+        citation: Who proposed it, where.
+        guarantee: What it promises under rescaling.
+        limits: Where the promise ends, with measured figures.
+        group: `"paper"`, `"beyond"`, `"control"` or, of a user, `"own"`.
+        factory: Called with `in_channels`, `num_classes` and the options.
+        fixed: Arguments of the factory that make it this model; they are not options.
+        base: Of a variant, the model it is a variant of.
+        presets: Of a variant, the options that differ from the base model's defaults.
+    """
+
+    name: str
+    title: str
+    citation: str
+    guarantee: str
+    limits: str
+    group: ModelGroup
+    factory: Factory
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    base: str | None = None
+    presets: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Name and default of every option besides `in_channels` and `num_classes`."""
+        return {
+            p.name: self.presets.get(p.name, p.default)
+            for p in self._parameters()
+            if p.name not in (*_SIZES, *self.fixed) and p.kind is not p.VAR_KEYWORD
+        }
+
+    def build(self, in_channels: int, num_classes: int, **options: Any) -> nn.Module:  # noqa: ANN401 - each model has its own options
+        """Call the factory, with the two sizes if it has arguments of these names."""
+        sizes = {"in_channels": in_channels, "num_classes": num_classes}
+        parameters = self._parameters()
+        if not _takes_any(parameters):
+            sizes = {p.name: sizes[p.name] for p in parameters if p.name in sizes}
+        return self.factory(**sizes, **{**self.fixed, **self.presets, **options})
+
+    def count_parameters(self, in_channels: int = 1, num_classes: int = 36) -> int:
+        """Return the number of learned parameters; the paper counts grey images, 36 classes."""
+        with torch.random.fork_rng(devices=[]):
+            model = self.build(in_channels, num_classes)
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise `OptionError` for an unknown option, or for a required one that is missing."""
+        known, takes_any = self.options, _takes_any(self._parameters())
+        for option in options:
+            if option not in known and not takes_any:
+                kind = f"option of model {self.name!r}:"
+                raise OptionError(unknown_name_message(kind, option, known))
+        for option, default in known.items():
+            if default is inspect.Parameter.empty and option not in options:
+                raise OptionError(
+                    f"model {self.name!r} needs the option {option!r}; only in_channels and "
+                    f"num_classes are passed automatically"
+                )
+
+    def _parameters(self) -> list[inspect.Parameter]:
+        try:
+            parameters = inspect.signature(self.factory).parameters.values()
+        except (TypeError, ValueError) as error:
+            raise OptionError(
+                f"the arguments of model {self.name!r} cannot be inspected: {error}"
+            ) from error
+        return [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
+
+
+def _takes_any(parameters: list[inspect.Parameter]) -> bool:
+    return any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Everything needed to build a model again, apart from its weights.
+
+    Attributes:
+        name: A registered name, or `package.module:factory`.
+        in_channels: Channels of the images.
+        num_classes: Number of logits.
+        options: Options that were given.
+    """
+
+    name: str
+    in_channels: int
+    num_classes: int
+    options: Mapping[str, Any]
+
+
+_MODELS: Registry[ModelCard] = Registry("model", "name a model of your own as module:Class")
+
+
+def register_model(
+    name: str,
+    *,
+    title: str,
+    citation: str = "",
+    guarantee: str = "",
+    limits: str = "",
+    group: ModelGroup = "own",
+    fixed: Mapping[str, Any] | None = None,
+) -> Callable[[FactoryT], FactoryT]:
+    """Return a decorator that registers a class or function as a model.
+
+    The factory is called as `factory(in_channels=…, num_classes=…, **options)`. The name then works
+    wherever a model name does: in `create_model`, on the command line, in sweeps and reports.
+    Arguments are the attributes of `ModelCard`. The decorators of another package run at the
+    first lookup if its metadata has an entry point `equiscale.models`.
+
+    Example (not run here, because it would register; `docs/models.md` runs it)::
+
+        @register_model("mine", title="My model")
+        class Mine(nn.Module):
+            def __init__(self, in_channels: int, num_classes: int, width: int = 8) -> None: ...
+
+        create_model("mine", in_channels=3, num_classes=2, width=16)
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise OptionError(f"a model's name must be a plain word such as 'my_model', got {name!r}")
+    if name in _RESERVED_NAMES:
+        raise OptionError(f"{name!r} stands for several models; choose another name")
+    if name in VARIANTS:
+        raise DuplicateNameError(f"model {name!r} is already registered; choose another name")
+    if group not in MODEL_GROUPS:
+        raise OptionError(unknown_name_message("group of models", group, MODEL_GROUPS))
+
+    def add(factory: FactoryT) -> FactoryT:
+        card = ModelCard(
+            name, title, citation, guarantee, limits, group, factory, dict(fixed or {})
+        )
+        _check_factory(card)
+        _MODELS.add(name, card)
+        return factory
+
+    return add
+
+
+def _check_factory(card: ModelCard) -> None:
+    """Raise `OptionError` unless the factory takes both sizes and the fixed arguments."""
+    try:
+        inspect.signature(card.factory).bind_partial(**dict.fromkeys((*_SIZES, *card.fixed)))
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"model {card.name!r} must be a callable that accepts in_channels and num_classes as "
+            f"keywords ({error})"
+        ) from error
+
+
+def list_models(filter: str | None = None, *, pretrained: bool = False) -> list[str]:  # noqa: A002 - timm's word
+    """Return the names of registered models, those of the paper first.
+
+    Args:
+        filter: A group (`"paper"`, `"beyond"`, `"control"`, `"own"`), a name, or a pattern with
+            shell wildcards.
+        pretrained: Whether to return only models whose trained weights are in the package.
+
+    Examples:
+        >>> len(list_models("paper"))
+        11
+        >>> list_models("*_pool", pretrained=True)
+        ['pixel_pool', 'slice_pool']
+    """
+    _load_plugins()
+    names = [
+        *(name for name in _MODELS if _MODELS[name].group != "own"),
+        *VARIANTS,
+        *(name for name in _MODELS if _MODELS[name].group == "own"),
+    ]
+    if filter in MODEL_GROUPS:
+        names = [name for name in names if model_card(name).group == filter]
+    elif filter is not None:
+        if not set(filter) & set("*?[") and filter not in names:
+            known = (*MODEL_GROUPS, *names)
+            raise OptionError(unknown_name_message("group of models or model", filter, known))
+        names = fnmatch.filter(names, filter)
+    return [name for name in names if not pretrained or has_weights(name)]
+
+
+def model_card(name: str) -> ModelCard:
+    """Return the card of a registered model or variant, or one made from `package.module:factory`.
+
+    Examples:
+        >>> model_card("pixel_pool_same").presets
+        {'padding': 'same'}
+    """
+    if not isinstance(name, str):
+        raise OptionError(f"a model's name must be a string, got {name!r}")
+    if name in VARIANTS:
+        return _variant_card(name)
+    if is_known_here_only(name) or ":" in name:
+        factory = find_known_here(name) if is_known_here_only(name) else import_factory(name)
+        title = (inspect.getdoc(factory) or name).partition("\n")[0]
+        return ModelCard(name, title, "", "", "", "own", factory)
+    if name not in _MODELS:
+        _load_plugins()
+    return _MODELS[name]
+
+
+def _variant_card(name: str) -> ModelCard:
+    variant = VARIANTS[name]
+    base = _MODELS[variant.base]
+    fixed = {key: variant.options.get(key, value) for key, value in base.fixed.items()}
+    presets = {key: value for key, value in variant.options.items() if key not in fixed}
+    return replace(
+        base,
+        name=name,
+        title=variant.title,
+        group=variant.group,
+        fixed=fixed,
+        base=variant.base,
+        presets=presets,
+    )
+
+
+def build_model(
+    name: str, in_channels: int, num_classes: int, options: Mapping[str, Any]
+) -> nn.Module:
+    """Build a model with fresh weights; see `create_model`."""
+    check_positive(in_channels=in_channels, num_classes=num_classes)
+    card = model_card(name)
+    card.check_options(options)
+    model = card.build(in_channels, num_classes, **options)
+    if not isinstance(model, nn.Module):
+        raise OptionError(
+            f"model {name!r} must be a torch.nn.Module, but its factory returned "
+            f"{type(model).__name__}"
+        )
+    model.spec = ModelSpec(name, in_channels, num_classes, dict(options))  # type: ignore[assignment]
+    return model
+
+
+@cache
+def _load_plugins() -> None:
+    """Import every package that registers models, once; warn about those that fail."""
+    for entry in metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            entry.load()
+        except (Exception, SystemExit) as error:  # a plugin must not break the package
+            package = entry.dist.name if entry.dist is not None else entry.value
+            warnings.warn(
+                f"the models of the package {package!r} are not available: loading its entry "
+                f"point {entry.name!r} ({entry.value}) raised {type(error).__name__}: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )

@@ -1,0 +1,31 @@
+"""Runs the library given on the command line over many shapes; its sanitizers end the process."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from equiscale.layers import scaled_conv2d
+from equiscale.layers.scaled import native
+from equiscale.layers.scaled.pooling import POOL_MODES
+
+library = native.Library(Path(sys.argv[1]))
+native._load.cache_clear()
+native._load = lambda: library  # type: ignore[assignment]
+shapes = [(1, 1, 16, 1), (3, 2, 17, 1), (9, 5, 24, 1), (2, 4, 40, 2)]
+sizes = [(7, 7, 3), (12, 9, 4), (11, 16, 5)]
+for (samples, channels, outputs, groups), (height, width, base) in itertools.product(shapes, sizes):
+    cases: Any = itertools.product(
+        (None, *POOL_MODES), (torch.float32, torch.float64), ("valid", "same")
+    )
+    for pool, dtype, padding in cases:
+        x = torch.randn(samples, channels, height, width, dtype=dtype).requires_grad_()
+        weight = torch.randn(outputs, channels // groups, base, base, dtype=dtype).requires_grad_()
+        output = scaled_conv2d(
+            x, weight, pool=pool, padding=padding, groups=groups, method="spectral"
+        )
+        output.square().sum().backward()

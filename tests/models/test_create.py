@@ -1,0 +1,120 @@
+"""timm's words: pretrained weights, other classes and channels, patterns, torch.hub."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from equiscale import create_model, list_models, list_weights, load_model, save_model
+from equiscale.core.errors import OptionError, UnknownNameError
+from equiscale.models import Classifier
+
+ROOT = Path(__file__).parents[2]
+IMAGES = torch.rand(2, 1, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def trained(name: str, **arguments: Any) -> Classifier:
+    model = create_model(name, pretrained=True, **arguments).eval()
+    assert isinstance(model, Classifier)
+    return model
+
+
+@pytest.mark.parametrize("name", list_models(pretrained=True))
+def test_pretrained_is_the_shipped_model(name: str) -> None:
+    """As it is, and on colour images of which it sees the mean of the channels."""
+    expected = load_model(f"{name}/emoji/mid2rest")
+    model = trained(name)
+    assert model.class_names == expected.class_names
+    colour = trained(name, in_chans=3)
+    with torch.no_grad():
+        logits = expected(IMAGES)
+        assert torch.equal(model(IMAGES), logits)
+        views = IMAGES * torch.tensor([0.5, 1.0, 1.5])[:, None, None]
+        torch.testing.assert_close(colour(views), logits, rtol=1e-3, atol=1e-3)
+
+
+def test_pretrained_with_other_classes_keeps_the_features(tmp_path: Path) -> None:
+    whole = trained("pixel_pool")
+    for model in (
+        trained("pixel_pool", num_classes=5),
+        load_model("pixel_pool/emoji/mid2rest", num_classes=5),
+    ):
+        assert isinstance(model, Classifier)
+        assert torch.equal(model.forward_features(IMAGES), whole.forward_features(IMAGES))
+        assert model(IMAGES).shape == (2, 5)
+        assert model.class_names is None
+        again = load_model(save_model(model, tmp_path / "model.safetensors"))
+        assert torch.equal(again(IMAGES), model.eval()(IMAGES))
+    assert len(load_model("pixel_pool/emoji/mid2rest", num_classes=36).class_names) == 36  # type: ignore[arg-type]
+
+
+def test_options_and_pretrained() -> None:
+    direct = trained("pixel_pool", method="direct")
+    torch.testing.assert_close(direct(IMAGES), trained("pixel_pool")(IMAGES), rtol=1e-4, atol=1e-4)
+    with pytest.raises(OptionError, match=r"do not fit: conv1\.weight is \[16, 1, 7, 7\]"):
+        trained("pixel_pool", kernel_size=5)
+    with pytest.raises(OptionError, match="no trained weights of 'pixel_pool_full'"):
+        trained("pixel_pool_full")
+    with pytest.raises(UnknownNameError, match="did you mean 'pixel_pool'"):
+        trained("pixel_pol")
+
+
+def test_in_chans_is_in_channels() -> None:
+    assert create_model("standard", in_chans=2, num_classes=3).in_channels == 2
+    assert create_model("standard", in_chans=2, in_channels=2, num_classes=3).in_channels == 2
+    assert create_model("standard", num_classes=3).in_channels == 3
+    with pytest.raises(OptionError, match="both 1 and 3"):
+        create_model("standard", in_channels=1, in_chans=3, num_classes=3)
+    with pytest.raises(OptionError, match="needs num_classes"):
+        create_model("standard")
+
+
+def test_models_without_stages_are_named(tmp_path: Path) -> None:
+    name = "torch.nn:Linear"
+    options: Any = {"in_features": 4, "out_features": 3}
+    with pytest.raises(OptionError, match="derive it from equiscale"):
+        create_model(name, num_classes=3, features_only=True, **options)
+    path = save_model(create_model(name, num_classes=3, **options), tmp_path / "m.safetensors")
+    with pytest.raises(OptionError, match="replace its last layer"):
+        load_model(path, num_classes=5, allow_import=True)
+
+
+def test_reset_classifier_keeps_the_precision() -> None:
+    model = trained("standard").double()
+    model.reset_classifier(3)
+    assert model(IMAGES.double()).shape == (2, 3)
+    with pytest.raises(OptionError, match="num_classes must be an integer"):
+        model.reset_classifier(0)
+
+
+def test_list_models_takes_patterns() -> None:
+    assert list_models("*_pool") == ["pixel_pool", "slice_pool", "energy_pool"]
+    assert list_models("xu") == ["xu"]
+    assert list_models("no*") == []
+    shipped = {name.partition("/")[0] for name in list_weights()}
+    assert set(list_models(pretrained=True)) == shipped
+    assert list_models("*pool*", pretrained=True) == ["pixel_pool", "slice_pool"]
+
+
+def test_torch_hub_loads_from_a_clone(tmp_path: Path) -> None:
+    script = (
+        "import torch\n"
+        f"model = torch.hub.load({str(ROOT)!r}, 'pixel_pool', source='local', pretrained=True)\n"
+        "print(model(torch.zeros(1, 1, 64, 64)).shape[1])\n"
+    )
+    command = [sys.executable, "-W", "error", "-c", script]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.stdout == "36\n", result.stderr
+
+
+def test_features_only_trains_under_a_new_head() -> None:
+    maps = create_model("slice_pool", pretrained=True, features_only=True)
+    head = nn.Linear(32, 2)
+    head(maps(IMAGES)[-1].amax((2, 3))).sum().backward()
+    assert all(parameter.grad is not None for parameter in maps.parameters())

@@ -1,0 +1,148 @@
+"""Each fault is put into a layer that is otherwise the identity; the message must name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equiscale import SConv2d, create_model
+from equiscale.testing import assert_classifier_contract, assert_scale_equivariant
+
+
+class Layer(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def resize_blocks(x: Tensor) -> Tensor:
+    return F.interpolate(F.interpolate(x, scale_factor=0.5), scale_factor=2)
+
+
+def resize_by_corners(x: Tensor) -> Tensor:
+    working = F.interpolate(x, (48, 48), mode="bicubic", align_corners=True)
+    return F.interpolate(working, tuple(x.shape[2:]), mode="bicubic", align_corners=False)
+
+
+def test_equivariant_layers_pass() -> None:
+    torch.manual_seed(0)
+    assert_scale_equivariant(nn.Conv2d(2, 3, 1), factors=[0.5, 2], tolerance=1e-3, in_channels=2)
+    assert_scale_equivariant(SConv2d(1, 8, 7, pool="pixel", dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("layer", "tolerance", "fault"),
+    [
+        (nn.ZeroPad2d(3), 5e-4, "padding: only the border"),
+        (nn.ZeroPad2d((4, 0, 4, 0)), 0.01, "padding: the maps are shifted"),
+        (Layer(lambda x: x[..., ::4, ::4]), 0.01, "stride: the maps are shifted"),
+        (Layer(lambda x: x[..., 4::9, 4::9]), 4e-3, "stride: fine detail"),  # blocks of 9, centred
+        (Layer(resize_by_corners), 1e-4, "resampling: the maps are zoomed"),
+        (Layer(resize_blocks), 0.01, "resampling: fine detail"),
+        (nn.Conv2d(1, 8, 7), 0.01, "not padding, stride or resampling"),
+    ],
+)
+def test_a_failure_names_the_fault(layer: nn.Module, tolerance: float, fault: str) -> None:
+    torch.manual_seed(0)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    size = 63 if "fine detail" in fault and "stride" in fault else 64
+    with pytest.raises(AssertionError, match=f"Most likely fault: {fault}"):
+        assert_scale_equivariant(layer, [2], tolerance, image_size=size)
+
+
+def test_maps_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(AssertionError, match="must grow with the image"):
+        assert_scale_equivariant(nn.AdaptiveMaxPool2d(4))
+    with pytest.raises(AssertionError, match=r"got \[1, 4096\]"):
+        assert_scale_equivariant(nn.Flatten())
+    with pytest.raises(ValueError, match="does not change"):
+        assert_scale_equivariant(nn.ReLU(), factors=[1])
+
+
+def test_registered_models_keep_the_contract() -> None:
+    def factory(in_channels: int, num_classes: int) -> nn.Module:
+        return create_model("standard_bn", in_channels=in_channels, num_classes=num_classes)
+
+    assert_classifier_contract(factory, in_channels=3, num_classes=7, image_size=32)
+
+
+class Classifier(nn.Module):
+    def __init__(self, in_channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(in_channels))
+        self.head = nn.Linear(in_channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x.amax((2, 3)) * self.scale)
+        return logits
+
+
+class OneTooMany(Classifier):
+    def __init__(self, in_channels: int, num_classes: int) -> None:
+        super().__init__(in_channels, num_classes + 1)
+
+
+class Infinite(Classifier):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) / 0
+
+
+class Noisy(Classifier):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.dropout(x + 1, 0.5, training=True))
+
+
+class BatchNormalised(Classifier):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward((x - x.mean()) / x[0].std())
+
+
+class Unused(Classifier):
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x.amax((2, 3)))
+        return logits
+
+
+class Forgetful(Classifier):
+    def __init__(self, in_channels: int, num_classes: int) -> None:
+        super().__init__(in_channels, num_classes)
+        self.mean = torch.randn(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - self.mean)
+
+
+class WrongStages(Classifier):
+    def stages(self, x: Tensor) -> Tensor:
+        return x
+
+
+SHARED = Classifier(1, 5)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (OneTooMany, r"shape \[4, 5\] .* got \[4, 6\]"),
+        (Infinite, "must be finite"),
+        (Noisy, "dropout or noise"),
+        (BatchNormalised, "other images of the batch"),
+        (Unused, "no gradient reaches these parameters: scale"),
+        (Forgetful, "neither a parameter nor a buffer"),
+        (WrongStages, "must return a dictionary"),
+        (lambda **_: SHARED, "must build new parameters"),
+        (lambda **_: Tensor.relu, "no Module"),
+    ],
+)
+def test_a_broken_contract_is_named(factory: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        assert_classifier_contract(factory)
