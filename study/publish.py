@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "study" / "runs"
 PAGES = {
     "README.md": ("results",),
-    "docs/results.md": ("results", "published", "winners", "published-directions", "equivariance"),
+    "docs/results.md": ("results", "published", "published-directions", "equivariance"),
     "docs/models.md": ("costs",),
     "docs/scale-channels.md": (
         "transfer",
@@ -48,6 +48,7 @@ PAGES = {
     "docs/running.md": ("whole-paper",),
     "study/details.md": (
         "others",
+        "winners",
         "directions",
         "ends",
         "slice-selection",
