@@ -151,10 +151,10 @@ class RunsReader:
     def _load(self, run_id: str) -> None:
         try:
             record = self._store.load(run_id)
+            self._rows[run_id] = record_row(record)
         except EquiscaleError as error:
             self._problems.append(str(error))
             return
-        self._rows[run_id] = record_row(record)
         kind = replace(record.key, seed=0).run_id
         known = self._selections.get(kind)
         if known is None or record.key.seed < known.seed:

@@ -175,6 +175,14 @@ class ModelCard:
             if p.name not in REQUIRED_ARGUMENTS and p.kind is not p.VAR_KEYWORD
         }
 
+    @property
+    def version(self) -> int:
+        """The factory's attribute `version`, 1 if it has none.
+
+        It is part of a run's key. Raise it when the code or a default changes what is trained.
+        """
+        return getattr(self.factory, "version", 1)
+
     def count_parameters(self, in_channels: int = 1, num_classes: int = 36) -> int:
         """Return the number of learned parameters; the paper counts grey images, 36 classes."""
         sizes = {"in_channels": in_channels, "num_classes": num_classes}

@@ -291,14 +291,14 @@ def load_raw_basis(path: str | Path | None = None) -> RawBasis:
 
 def _read_raw_basis(path: Path) -> RawBasis:
     hint = "write one with `equiscale basis disco`"
+    if not path.is_file():  # a pipe would block for ever
+        raise InputFileError(path, "no file", "a DISCO basis", hint)
     try:
         with safe_open(path, framework="pt") as file:
             settings = json.loads(file.metadata()["settings"])
             values = file.get_tensor("raw").double()
         settings["scales"] = tuple(settings["scales"])
         known = DiscoSettings(**settings)
-    except FileNotFoundError as error:
-        raise InputFileError(path, "no file", "a DISCO basis", hint) from error
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise InputFileError(path, str(error), "a DISCO basis", hint) from error
     shape = (known.kernel_size**2, len(known.scales), known.support, known.support)
