@@ -11,11 +11,14 @@ import sys
 
 import torch._dynamo  # noqa: F401 - the first optimiser of a process would load it, slowly
 
-from equiscale.sweeps import worker
+from equiscale.sweeps import job, worker
 
 
 def main() -> None:
     for line in sys.stdin.buffer:
+        _, settings = worker._decode_work(line)
+        for source in settings.sources.values():
+            job._load_dataset(source)  # kept for the children
         if (child := os.fork()) == 0:
             keys, settings = worker._decode_work(line)
             try:

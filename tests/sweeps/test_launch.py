@@ -77,7 +77,7 @@ def test_workers_that_cannot_start_are_not_started_for_ever(
     (tmp_path / "equiscale.py").write_text("raise RuntimeError('broken installation')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(LaunchError, match="broken installation"):
-        LocalLauncher(workers=1).run([make_key()], make_settings(), lambda: None)
+        LocalLauncher(workers=1, threads=1).run([make_key()], make_settings(), lambda: None)
 
 
 def test_a_store_that_cannot_be_written_stops_the_sweep(
@@ -85,7 +85,7 @@ def test_a_store_that_cannot_be_written_stops_the_sweep(
 ) -> None:
     (tmp_path / "runs").write_text("in the way")
     with pytest.raises(RunsError, match="cannot use the runs directory"):
-        LocalLauncher(workers=1).run([make_key()], make_settings(), lambda: None)
+        LocalLauncher(workers=1, threads=1).run([make_key()], make_settings(), lambda: None)
 
 
 def test_deaths_outside_a_run_count_only_while_no_run_ends(
@@ -173,8 +173,18 @@ def test_a_worker_keeps_freed_memory_unless_the_user_wants_otherwise(
 
 
 def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[bytes]:
-    options = "--models tiny_models:TinyNet --scenarios mid2rest,all2all --seeds 2 --epochs 6"
-    command = [sys.executable, "-m", "equiscale", "sweep", *options.split(), "--workers", "1"]
+    options = "--models tiny_models:TinyNet --scenarios mid2rest,all2all --seeds 2 --epochs 3"
+    command = [
+        sys.executable,
+        "-m",
+        "equiscale",
+        "sweep",
+        *options.split(),
+        "--workers",
+        "1",
+        "--threads",
+        "1",
+    ]
     return subprocess.Popen(
         [*command, "--data", emoji.source, "--runs", str(results)],
         stdout=subprocess.DEVNULL,

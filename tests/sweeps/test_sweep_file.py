@@ -113,8 +113,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_sweep_file(tmp_path / "nowhere.toml")
 
 
-def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"seeds = " + b"[" * 10**4])
+def test_a_file_that_is_not_toml(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "sweep.toml"
-    path.write_bytes(b"\xff\xfe\x00")
+    path.write_bytes(data)
     with pytest.raises(SweepFileError, match="cannot read"):
         read_sweep_file(path)

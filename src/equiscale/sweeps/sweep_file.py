@@ -77,7 +77,7 @@ def read_sweep_file(path: Path) -> SweepRequest:
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SweepFileError(f"cannot read the sweep file {str(path)!r}: {error}") from error
     return _Reader(path, text).read(content)
 
