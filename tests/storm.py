@@ -12,6 +12,7 @@ import contextlib
 import functools
 import io
 import json
+import logging
 import os
 import random
 import resource
@@ -469,8 +470,7 @@ def make_sources(root: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
 # --- All together ---------------------------------------------------------------------------------
 
 STORMS = (
-    kill_workers,
-    kill_sweeps,
+    *(kill_workers, kill_workers, kill_sweeps) * 2,
     fill_disk,
     move_directory,
     damage_checkpoints,
@@ -483,6 +483,7 @@ STORMS = (
 def storm(seed: int, seconds: float, root: Path) -> Tally:
     """Do everything in turn until the time is up."""
     tally = Tally()
+    logging.disable()
     MEASUREMENTS._entries.clear()
     world = World(root, random.Random(seed))
     world.inputs = make_inputs(world)  # type: ignore[attr-defined]

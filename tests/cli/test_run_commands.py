@@ -154,7 +154,7 @@ def test_sweep_from_a_file(run: Run) -> None:
         (("bench", TRAIN[2], "--out", "/proc/page.html"), "cannot write /proc/page.html"),
         (("bench", TRAIN[2], "--out", "."), "cannot write .: Is a directory"),
         ((*SWEEP, "--seeds", "some"), "--seeds must be numbers"),
-        ((*SWEEP, "--seeds", "0"), "--seeds must be a number of at least 1"),
+        ((*SWEEP, "--seeds", "0"), "the number of seeds must be 1 to 100000, got 0"),
         ((*SWEEP, "--lr", "0.1,x"), "--lr must be numbers"),
         ((*SWEEP, "--lr", "0.1", "--select-lr"), "either give learning rates or have them"),
         ((*SWEEP, "--on", "slrum"), "unknown launcher 'slrum'; did you mean 'slurm'"),

@@ -107,12 +107,10 @@ def _check_no_grid_options(context: typer.Context) -> None:
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the seeds 1…n for one number n, or those of a list."""
+    from equiscale.sweeps.sweep_file import first_seeds
+
     seeds = parse_numbers("--seeds", text, int)
-    if "," in text:
-        return seeds
-    if not seeds or seeds[0] < 1:
-        raise OptionError(f"--seeds must be a number of at least 1, or a list, got {text!r}")
-    return tuple(range(1, seeds[0] + 1))
+    return seeds if "," in text else first_seeds(seeds[0] if seeds else 0)
 
 
 def parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
