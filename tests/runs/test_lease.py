@@ -12,7 +12,6 @@ import pytest
 
 from equiscale.runs.lease import (
     LeaseLostError,
-    Owner,
     is_alive,
     read_owner,
     read_progress,
@@ -112,10 +111,3 @@ def test_an_incomplete_lease_counts_until_its_lease_ends(tmp_path: Path) -> None
     past = time.time() - 61
     os.utime(tmp_path / "lease-1", (past, past))
     assert try_lease(tmp_path, lease_seconds=60) is not None
-
-
-def test_a_process_number_used_again_is_not_the_owner() -> None:
-    owner = Owner.current()
-    assert not owner.is_dead
-    if owner.started:
-        assert Owner(owner.machine, owner.host, owner.pid, "0").is_dead

@@ -248,13 +248,3 @@ def test_a_full_disk_costs_nothing_that_is_finished(
     shutil.rmtree(store.directory(finished[0]))
     shutil.rmtree(store.directory(finished[1]))
     publish(store, make_record(seed=1000))
-
-
-def test_a_directory_that_cannot_be_made(make_key: MakeKey, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    store = RunStore(tmp_path / "file" / "runs")
-    with pytest.raises(RunsError, match="cannot use the runs directory"):
-        store.check_writable()
-    with pytest.raises(RunsError):
-        store.lease(make_key())
-    assert (tmp_path / "file").read_text() == "in the way"

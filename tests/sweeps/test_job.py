@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 import os
-import random
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 import torch
@@ -18,7 +13,7 @@ from equiscale import load_dataset
 from equiscale.core.errors import OptionError
 from equiscale.models.checkpoint import load_model
 from equiscale.runs.errors import RunsError
-from equiscale.runs.key import RunKey, TrainingProtocol
+from equiscale.runs.key import RunKey
 from equiscale.runs.record import Measurement, RunRecord
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.job import (
@@ -36,12 +31,6 @@ from equiscale.training.loop import InterruptedRunError
 
 MakeKey = Callable[..., RunKey]
 MakeSettings = Callable[..., JobSettings]
-
-
-class Zygote(Protocol):
-    def start(self, key: RunKey, settings: JobSettings) -> int: ...
-    def wait(self) -> int: ...
-    def kill_after(self, seconds: float, pid: int) -> int: ...
 
 
 def run(key: RunKey, settings: JobSettings) -> RunRecord:
@@ -91,29 +80,6 @@ def test_learning_rates_of_one_seed_start_from_the_same_weights(
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-def test_killed_at_random_moments_and_still_the_identical_record(
-    make_key: MakeKey, make_settings: MakeSettings, tmp_path: Path, zygote: Zygote
-) -> None:
-    """A few kills; `make storm` makes thousands."""
-    key = make_key(protocol=TrainingProtocol(max_epochs=4, reshuffle=True, augmentation="shift"))
-    settings, delays = make_settings(), random.Random(5)
-    elsewhere = dataclasses.replace(settings, runs=str(tmp_path / "whole"))
-    for seed in (2, 1):  # the first one also loads what is loaded once
-        started = time.monotonic()
-        zygote.start(dataclasses.replace(key, seed=seed), elsewhere)
-        assert zygote.wait() == 0
-    longest, kills = (time.monotonic() - started) / 4, 0
-    store = RunStore(settings.runs)
-    while store.state(key.run_id) is not RunState.DONE:
-        pid = zygote.start(key, settings)
-        kills += zygote.kill_after(delays.uniform(0, longest), pid) == signal.SIGKILL
-        longest *= 1.1
-    assert kills >= 2
-    whole = RunStore(tmp_path / "whole").load(key.run_id)
-    assert store.load(key.run_id).science_hash == whole.science_hash
-    assert not store.quarantined()
-
-
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_run_goes_on_from_its_checkpoint_unless_that_is_damaged(
     make_key: MakeKey, make_settings: MakeSettings, damaged: bool
@@ -138,6 +104,18 @@ def test_a_run_goes_on_from_its_checkpoint_unless_that_is_damaged(
     assert record.science_hash == run(key, make_settings(runs=f"{settings.runs}-2")).science_hash
 
 
+def test_a_run_that_another_worker_has_is_left_to_it(
+    make_key: MakeKey, make_settings: MakeSettings
+) -> None:
+    key, settings = make_key(), make_settings()
+    store = RunStore(settings.runs)
+    lease = store.lease(key)
+    assert lease is not None
+    assert run_job(key, store, settings) is RunState.RUNNING
+    lease.release()
+    assert run_job(key, store, settings) is RunState.DONE
+
+
 def test_a_closed_pipe_of_the_display_is_not_a_failure_of_the_run(
     make_key: MakeKey, make_settings: MakeSettings
 ) -> None:
@@ -149,22 +127,6 @@ def test_a_closed_pipe_of_the_display_is_not_a_failure_of_the_run(
     with pytest.raises(InterruptedRunError, match="could not be shown"):
         run_job(make_key(), store, settings, Watcher(on_epoch=fail))
     assert store.state(make_key().run_id) is RunState.MISSING
-
-
-def test_one_run_is_never_computed_by_two(
-    make_key: MakeKey, make_settings: MakeSettings, zygote: Zygote
-) -> None:
-    key, settings = make_key(model_options={"pause": 0.002}), make_settings()
-    store = RunStore(settings.runs)
-    zygote.start(key, settings)
-    deadline = time.monotonic() + 20
-    while store.state(key.run_id) is not RunState.RUNNING:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert run_job(key, store, settings) is RunState.RUNNING
-    assert zygote.wait() == 0
-    assert run_job(key, store, settings) is RunState.DONE
-    assert store.load(key.run_id).timings["sessions"] == 1
 
 
 @pytest.mark.parametrize(

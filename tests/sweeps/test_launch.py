@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import contextlib
 import io
-import signal
 import subprocess
 import sys
 import time
@@ -24,6 +22,8 @@ from equiscale.sweeps.job import JobSettings
 from equiscale.sweeps.launch import LAUNCHERS, LaunchError
 from equiscale.sweeps.launch_local import LocalLauncher
 from equiscale.sweeps.request import SweepStatus, inspect_sweep, run_sweep
+from equiscale.sweeps.worker import EXIT_INTERRUPTED, encode_work
+from equiscale.training.checkpoint import CHECKPOINT_FILE
 
 MakeKey = Callable[..., RunKey]
 MakeSettings = Callable[..., JobSettings]
@@ -172,56 +172,25 @@ def test_a_worker_keeps_freed_memory_unless_the_user_wants_otherwise(
     assert environment["MALLOC_TRIM_THRESHOLD_"] == "8589934592"
 
 
-def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[bytes]:
-    options = "--models tiny_models:TinyNet --scenarios mid2rest,all2all --seeds 2 --epochs 3"
-    command = [
-        sys.executable,
-        "-m",
-        "equiscale",
-        "sweep",
-        *options.split(),
-        "--workers",
-        "1",
-        "--threads",
-        "1",
-    ]
-    return subprocess.Popen(
-        [*command, "--data", emoji.source, "--runs", str(results)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
-def test_a_killed_sweep_leaves_no_workers_and_two_more_share_the_rest(
-    emoji: DatasetChoice, tmp_path: Path
+def test_a_worker_ends_with_its_parent_and_its_run_can_be_resumed(
+    make_key: MakeKey, make_settings: MakeSettings
 ) -> None:
-    store = RunStore(tmp_path / "runs")
-    killed = start_sweep(emoji, store.root)
-    wait_for(lambda: bool(store.run_ids(RunState.RUNNING)))
-    owner = store.owner(store.run_ids(RunState.RUNNING)[0])
-    assert owner is not None
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    wait_for(lambda: owner.is_dead)
-    with contextlib.ExitStack() as stack:
-        sweeps = [start_sweep(emoji, store.root) for _ in range(2)]
-        for sweep in sweeps:
-            stack.enter_context(sweep)
-            stack.callback(sweep.kill)  # whatever happens
-        assert [sweep.wait(300) for sweep in sweeps] == [0, 0]
-    sessions = [record.timings["sessions"] for record in store.load_all()]
-    assert len(sessions) == 4
-    assert sorted(sessions)[:3] == [1, 1, 1]
-    assert max(sessions) <= 2
-    assert not list((store.root / "active").iterdir())
+    protocol = TrainingProtocol(max_epochs=1000, patience=1000)
+    key, settings = make_key(protocol=protocol), make_settings()
+    store, launcher = RunStore(settings.runs), LocalLauncher(workers=1, threads=1)
+    worker = launcher._start(encode_work([key], settings), 0, 1)
+    checkpoint = store.working_directory(key.run_id) / CHECKPOINT_FILE
+    while not checkpoint.exists():
+        assert worker.process.poll() is None, worker.last_words()
+        time.sleep(0.02)
+    assert store.state(key.run_id) is RunState.RUNNING
+    assert worker.process.stdin is not None
+    worker.process.stdin.close()  # as the kernel does when the parent is killed
+    assert worker.process.wait(60) == EXIT_INTERRUPTED
+    worker.close()
+    assert store.state(key.run_id) is RunState.MISSING
+    assert checkpoint.exists()
 
 
 def test_divergence_counts_as_zero_in_the_choice_of_the_rate_and_other_failures_block(
