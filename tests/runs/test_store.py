@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 from unittest.mock import Mock
 
 import pytest
 
+from equiscale.core.files import atomic_write
 from equiscale.runs import store as store_module
 from equiscale.runs.errors import CorruptRecordError, NewerRecordError, RunsError
 from equiscale.runs.key import RunKey
@@ -195,15 +198,16 @@ def test_two_owners_may_publish_at_once(
     store, record = RunStore(tmp_path), make_record()
     first = store.lease(record.key)
     assert first is not None
-    rename = store._rename
 
-    def rename_after_the_other(source: Path, target: Path) -> None:
-        monkeypatch.undo()
-        first.release()
-        publish(store, record)  # and removes the files of the first
-        rename(source, target)
+    @contextlib.contextmanager
+    def write_slowly(path: Path) -> Iterator[IO[bytes]]:
+        with atomic_write(path) as file:
+            yield file
+            monkeypatch.undo()
+            first.release()
+            publish(store, record)  # and removes the files of the first
 
-    monkeypatch.setattr(store, "_rename", rename_after_the_other)
+    monkeypatch.setattr(store_module, "atomic_write", write_slowly)
     store.publish(record, first)
     assert store.load(record.key.run_id).to_files() == record.to_files()
 
