@@ -13,7 +13,9 @@ DEMO_MODELS ?= standard,pixel_pool,scale_channels
 DEMO_EPOCHS ?= 10
 DEMO_RATE ?= 0.003
 
-.PHONY: help demo test check lint format types contracts perf study docs smoke clean
+MINUTES ?= 3
+
+.PHONY: help demo test check storm lint format types contracts perf study docs smoke clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -51,6 +53,9 @@ test: $(READY) ## set up and run the tests (five minutes)
 
 check: lint types contracts docs ## run every check and every test
 	$(BIN)/python -m pytest -n auto -q
+
+storm: $(READY) ## kill, fill, move and damage runs for MINUTES=3; fails if a record was lost
+	$(BIN)/python tests/storm.py --minutes $(MINUTES)
 
 lint: $(READY) ## check style and formatting
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ from equiscale.data.schema import StirArrays, write_arrays
 from equiscale.runs.store import RunStore
 from equiscale.sweeps.grid import DatasetChoice, ModelChoice, Sweep
 from equiscale.sweeps.job import JobSettings
-from equiscale.sweeps.launch import LocalLauncher
+from equiscale.sweeps.launch_local import LocalLauncher
 from equiscale.sweeps.request import describe_dataset, run_sweep
 
 EPOCHS = 5

@@ -31,32 +31,30 @@ from study.tables import BLOCKS
 RUNS = ROOT / "study" / "runs"
 PAGES = {
     "README.md": ("results",),
-    "docs/results.md": (
-        "results",
-        "published",
-        "others",
-        "winners",
-        "directions",
-        "ends",
-        "published-directions",
-        "equivariance",
-        "slice-selection",
-        "pixel-selection",
-        "epochs",
-    ),
+    "docs/results.md": ("results", "published", "published-directions", "equivariance"),
     "docs/models.md": ("costs",),
     "docs/scale-channels.md": (
         "transfer",
         "batch-norm",
         "channel-pooling",
         "ablations",
-        "stopping",
         "channel-sizes",
+    ),
+    "docs/fast-layer.md": ("layer-cost",),
+    "docs/running.md": ("whole-paper",),
+    "study/details.md": (
+        "others",
+        "winners",
+        "directions",
+        "ends",
+        "slice-selection",
+        "pixel-selection",
+        "epochs",
+        "layer-choices",
+        "stopping",
         "channels-alone",
         "confusions",
     ),
-    "docs/fast-layer.md": ("layer-cost", "layer-choices"),
-    "docs/running.md": ("whole-paper",),
 }
 """Tables of each page, in their order."""
 

@@ -17,7 +17,8 @@ from equiscale.models import list_models
 from equiscale.report.page_data import page_data
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.job import ModelDataError
-from equiscale.sweeps.launch import InProcessLauncher, LocalLauncher
+from equiscale.sweeps.launch import InProcessLauncher
+from equiscale.sweeps.launch_local import LocalLauncher
 
 TINY = Path(__file__).parent / "sweeps"
 SHORT: dict[str, Any] = {"scenarios": "mid2rest", "seeds": 1, "max_epochs": 1, "progress": False}

@@ -1,4 +1,4 @@
-"""The Python code of the documentation runs, and its links and commands lead somewhere."""
+"""The code blocks of the documentation run; its links and commands exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from filelock import FileLock
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md"))]
+PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("study/*.md"))]
 EXTERNAL = {
     "https://arxiv.org/abs/2211.10288",
     "https://benchmark.ini.rub.de",
@@ -25,7 +25,7 @@ EXTERNAL = {
     "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370/published-archive.html",
     "https://zenodo.org/records/6578038",
 }
-"""Links that leave the repository, to be opened before a release; tests need no network."""
+"""Links out of the repository. Open them before a release; the tests use no network."""
 
 
 def code_of(page: Path) -> str:
@@ -39,7 +39,7 @@ def links_of(page: Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def few_emoji(emoji_file: Path, shared_directory: Path) -> Path:
-    """A directory with three classes of emoji, so that pages take seconds."""
+    """A directory with three classes of emoji, which keep the code blocks fast."""
     with np.load(emoji_file) as file:
         parts = dict(file)
     few = {key: parts[key][:, :, :3] for key in ("imgs", "lbls", "scls", "psts")}
@@ -60,7 +60,7 @@ def few_emoji(emoji_file: Path, shared_directory: Path) -> Path:
 def test_code_of_a_page_runs(page: Path, tmp_path: Path, few_emoji: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text(code_of(page), encoding="utf-8")
-    if "RunStore" in code_of(page):  # reads runs, and makes none itself
+    if "RunStore" in code_of(page):  # reads runs, but makes none
         shutil.copytree(ROOT / "study" / "runs", tmp_path / "runs")
     environment = {
         **os.environ,
@@ -92,15 +92,16 @@ def test_external_links_are_listed_and_well_formed() -> None:
 
 
 def commands_of(page: Path) -> list[list[str]]:
-    """Return the words behind every `equiscale` that stands for the command."""
+    """Return the words after each `equiscale` command."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    found = re.findall(r"(?:^\S*\$ |`|^)equiscale ([a-z][^`\n#|&]*)", text, re.M)
+    blocks = "".join(re.findall(r"```(?:bash|console)\n(.*?)```", text, re.S))
+    prose = re.sub(r"```.*?```", "", text, flags=re.S)
+    found = re.findall(r"^(?:.*\$ |.*=\")?equiscale ([a-z][^\n#|&\"]*)", blocks, re.M)
+    found += re.findall(r"`equiscale ([a-z][^`|]*)", prose)
     return [line.split() for line in found]
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, ROOT / "study" / "README.md"], ids=lambda page: str(page.relative_to(ROOT))
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_and_their_options_exist(page: Path) -> None:
     import typer.main
 

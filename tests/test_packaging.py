@@ -35,8 +35,8 @@ ROOMS = {
     "import_extra('PIL.Image', 'pillow'), import_extra('skimage', 'scikit-image')",
     "report": "import equiscale.analysis.standings, equiscale.report.figures\n"
     "import equiscale.report.page",
-    "ray": "import equiscale.sweeps.launch_ray",
-    "slurm": "import equiscale.sweeps.launch_slurm",
+    "ray": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS.find('ray')",
+    "slurm": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS.find('slurm')",
     "track": "from equiscale.sweeps.tracking import check_trackers\n"
     "check_trackers(('tensorboard', 'mlflow'))",
 }

@@ -29,7 +29,8 @@ from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.environment import choose_device, count_gpus
 from equiscale.sweeps.grid import Sweep
 from equiscale.sweeps.job import JobSettings
-from equiscale.sweeps.launch import InProcessLauncher, Launcher, LocalLauncher
+from equiscale.sweeps.launch import InProcessLauncher, Launcher
+from equiscale.sweeps.launch_local import LocalLauncher
 from equiscale.sweeps.progress import load_running
 from equiscale.sweeps.request import SweepStatus, resolve_sweep, run_sweep
 from equiscale.sweeps.sweep_file import SweepRequest
@@ -58,7 +59,6 @@ class Benchmark:
         sweep: The runs that were requested.
         study: All finished runs of the runs directory.
         failures: Why runs failed, by run.
-        doubts: Which models have changed since their runs were made.
     """
 
     model: str
@@ -66,7 +66,6 @@ class Benchmark:
     sweep: Sweep
     study: Study = field(repr=False)
     failures: Mapping[str, str] = field(default_factory=dict)
-    doubts: Sequence[str] = ()
 
     @property
     def table(self) -> pl.DataFrame:
@@ -160,7 +159,6 @@ class Benchmark:
             lines.append(
                 f"Measured with {protocol}, the others with the paper's protocol: do not compare."
             )
-        lines += [f"warning: {doubt}" for doubt in self.doubts]
         lines += [f"failed: {run}: {reason}" for run, reason in self.failures.items()]
         return lines
 
@@ -234,7 +232,6 @@ def benchmark(
     )
     sweep = resolve_sweep(request)
     store = RunStore(runs)
-    store.check_writable()
     choose_device(device)
     settings = JobSettings(
         runs=str(Path(runs).resolve()),
@@ -256,7 +253,7 @@ def read_benchmark(sweep: Sweep, status: SweepStatus, store: RunStore) -> Benchm
     choice = sweep.models[0]
     options = canonical_json(dict(choice.options)) if choice.options else ""
     study = read_study(store.root)
-    return Benchmark(choice.name, options, sweep, study, failed, status.doubts)
+    return Benchmark(choice.name, options, sweep, study, failed)
 
 
 def _check_training(training: Mapping[str, Any]) -> None:

@@ -219,6 +219,10 @@ def test_pictures_outside_the_source_are_refused(coco: Path) -> None:
         edit_coco(inside, lambda content, name=name: content["images"][0].update(file_name=name))
         with pytest.raises(SourceError, match="no picture"):
             read_annotations(inside)
+    (inside / "images" / "link.png").symlink_to(coco / "0.png")
+    edit_coco(inside, lambda content: content["images"][0].update(file_name="link.png"))
+    with pytest.raises(SourceError, match=r"no picture link\.png"):
+        read_annotations(inside)
 
 
 def test_pictures_may_be_named_from_the_folder_of_the_annotations(coco: Path) -> None:
@@ -238,6 +242,8 @@ def test_pictures_may_be_named_from_the_folder_of_the_annotations(coco: Path) ->
         (lambda content: content.pop("images"), "broken COCO data"),
         (lambda content: content["annotations"][0].pop("bbox"), "broken COCO data"),
         (lambda content: content["annotations"][0].update(bbox=[1, 2]), "broken COCO data"),
+        (lambda content: content["annotations"][0].update(bbox=[1, 2, 3, 10**400]), "broken COCO"),
+        (lambda content: content["images"][0].update(file_name="x" * 300), "no picture xxx"),
         (lambda content: content["annotations"][0].update(image_id=77), "broken COCO data"),
         (lambda content: content["categories"].append({"id": "a", "name": "b"}), "broken COCO"),
         (lambda content: content["images"][0].update(file_name="no.png"), r"no picture no\.png"),

@@ -132,3 +132,12 @@ def test_damaged_pictures_are_named(tmp_path: Path, photo: Image.Image) -> None:
     Image.new("I;16", (5, 5)).save(tmp_path / "deep.png")
     with pytest.raises(BadPictureError, match="8 bits per channel"):
         decode(Photo(tmp_path / "deep.png"))
+
+
+def test_a_small_file_of_many_pixels_is_refused(tmp_path: Path) -> None:
+    """169 megapixels take a gigabyte as RGB."""
+    path = tmp_path / "large.png"
+    Image.new("1", (13_000, 13_000)).save(path)
+    assert path.stat().st_size < 50_000
+    with pytest.raises(BadPictureError, match="169000000 pixels"):
+        decode(Photo(path))

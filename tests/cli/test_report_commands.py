@@ -168,4 +168,4 @@ def test_measure_refuses_a_model_of_other_classes(
     arguments = ("--checkpoint", "model.safetensors", "--data", emoji_file)
     done = equiscale("measure", *arguments)
     assert done.returncode == 2
-    assert "3 channels and knows 7 classes" in done.stderr
+    assert "3 channels and has 7 classes" in done.stderr

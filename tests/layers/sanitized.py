@@ -13,19 +13,27 @@ from equiscale.layers import scaled_conv2d
 from equiscale.layers.scaled import native
 from equiscale.layers.scaled.pooling import POOL_MODES
 
-library = native.Library(Path(sys.argv[1]))
-native._load.cache_clear()
-native._load = lambda: library  # type: ignore[assignment]
-shapes = [(1, 1, 16, 1), (3, 2, 17, 1), (9, 5, 24, 1), (2, 4, 40, 2)]
-sizes = [(7, 7, 3), (12, 9, 4), (11, 16, 5)]
-for (samples, channels, outputs, groups), (height, width, base) in itertools.product(shapes, sizes):
-    cases: Any = itertools.product(
-        (None, *POOL_MODES), (torch.float32, torch.float64), ("valid", "same")
-    )
-    for pool, dtype, padding in cases:
+SHAPES = [(1, 1, 16, 1), (3, 2, 17, 1), (9, 5, 24, 1), (2, 4, 40, 2)]
+"""Samples, input channels, output channels, groups."""
+
+SIZES = [(7, 7, 3), (12, 9, 4), (11, 16, 5)]
+"""Height, width, kernel size."""
+
+
+def main() -> None:
+    """Run forward and backward passes over all shapes, pools, types and paddings."""
+    library = native.Library(Path(sys.argv[1]))
+    native._load = lambda: library  # type: ignore[assignment]
+    pools, types = (None, *POOL_MODES), (torch.float32, torch.float64)
+    cases: Any = itertools.product(SHAPES, SIZES, pools, types, ("valid", "same"))
+    for (samples, channels, outputs, groups), (height, width, base), pool, dtype, padding in cases:
         x = torch.randn(samples, channels, height, width, dtype=dtype).requires_grad_()
         weight = torch.randn(outputs, channels // groups, base, base, dtype=dtype).requires_grad_()
         output = scaled_conv2d(
             x, weight, pool=pool, padding=padding, groups=groups, method="spectral"
         )
         output.square().sum().backward()
+
+
+if __name__ == "__main__":
+    main()

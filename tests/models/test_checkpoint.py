@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,8 @@ def test_truncated_and_foreign_files(saved: Path) -> None:
             '"options":{}}',
             "no description of its model",
         ),
-        (("standard", 10**12, 3, {}), "cannot be built"),
+        (("standard", 2_000_000, 3, {}), "cannot be built"),
+        (("standard", 1, 3, {"kernel_size": 20_001}), r"of shape \[16, 1, 7, 7\], expected"),
         ((["standard"], 1, 3, {}), r"cannot be built \(a model's name must be a string"),
     ],
 )
@@ -230,7 +232,9 @@ def test_another_basis_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match=r"trained with another conv1\.basis1"):
         load_model(path)
     basis.unlink()
-    with pytest.raises(
-        InputFileError, match=r"cannot be built .*found no file, expected a DISCO basis"
-    ):
+    os.mkfifo(basis)
+    for name in (basis, tmp_path, tmp_path / "absent"):
+        with pytest.raises(InputFileError, match=r"not a regular file|found no file"):
+            small_model("disco", basis=str(name))
+    with pytest.raises(InputFileError, match=r"cannot be built .*not a regular file"):
         load_model(path)

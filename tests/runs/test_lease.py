@@ -12,7 +12,6 @@ import pytest
 
 from equiscale.runs.lease import (
     LeaseLostError,
-    Owner,
     is_alive,
     read_owner,
     read_progress,
@@ -24,7 +23,7 @@ import sys, time
 from pathlib import Path
 from equiscale.runs.lease import try_lease
 lease = try_lease(Path(sys.argv[1]))
-print("leaseed" if lease else "refused", flush=True)
+print("taken" if lease else "refused", flush=True)
 time.sleep(60)
 """
 
@@ -34,7 +33,7 @@ def start_holder(directory: Path) -> subprocess.Popen[str]:
         [sys.executable, "-c", HOLD, str(directory)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "leaseed\n"
+    assert process.stdout.readline() == "taken\n"
     return process
 
 
@@ -56,22 +55,14 @@ def test_a_living_lease_is_respected_and_a_killed_one_taken_over(tmp_path: Path)
 
 
 def test_of_many_at_once_exactly_one_wins(tmp_path: Path) -> None:
-    for round_number in range(20):
+    for round_number in range(10):
         directory = tmp_path / str(round_number)
-        with ThreadPoolExecutor(8) as pool:
-            leases = list(pool.map(lambda _: try_lease(directory), range(8)))  # noqa: B023
-        assert sum(lease is not None for lease in leases) == 1
-
-
-def test_of_many_that_take_over_a_dead_lease_exactly_one_wins(tmp_path: Path) -> None:
-    for round_number in range(20):
-        directory = tmp_path / str(round_number)
-        first = try_lease(directory)
-        assert first is not None
-        first.release()
-        with ThreadPoolExecutor(8) as pool:
-            leases = list(pool.map(lambda _: try_lease(directory), range(8)))  # noqa: B023
-        assert [lease.number for lease in leases if lease] == [2]
+        for number in (1, 2):  # a new run, then one whose lease was released
+            with ThreadPoolExecutor(8) as pool:
+                found = list(pool.map(lambda _: try_lease(directory), range(8)))  # noqa: B023
+            (lease,) = [lease for lease in found if lease]
+            assert lease.number == number
+            lease.release()
 
 
 def elsewhere(directory: Path) -> None:
@@ -82,17 +73,6 @@ def elsewhere(directory: Path) -> None:
     os.utime(path, (touched, touched))
 
 
-def test_a_silent_lease_of_another_machine_ends_with_its_lease(tmp_path: Path) -> None:
-    lease = try_lease(tmp_path)
-    assert lease is not None
-    elsewhere(tmp_path)
-    assert is_alive(tmp_path, lease_seconds=60)
-    past = time.time() - 61
-    os.utime(tmp_path / "lease-1", (past, past))
-    assert not is_alive(tmp_path, lease_seconds=60)
-    assert try_lease(tmp_path, lease_seconds=60) is not None
-
-
 def test_a_living_process_of_this_machine_keeps_its_lease_after_a_sleep(tmp_path: Path) -> None:
     assert try_lease(tmp_path, lease_seconds=60) is not None
     past = time.time() - 3600
@@ -101,21 +81,22 @@ def test_a_living_process_of_this_machine_keeps_its_lease_after_a_sleep(tmp_path
 
 
 def test_a_beating_lease_of_another_machine_lives_on(tmp_path: Path) -> None:
-    lease = try_lease(tmp_path, lease_seconds=1.2)
+    lease = try_lease(tmp_path, lease_seconds=0.6)
     assert lease is not None
     elsewhere(tmp_path)
     lease.report(epoch=3)
     with lease.kept_alive():
-        for _ in range(8):
+        for _ in range(5):
             time.sleep(0.2)
-            assert try_lease(tmp_path, lease_seconds=1.2) is None
+            assert try_lease(tmp_path, lease_seconds=0.6) is None
     assert read_progress(tmp_path) == {"epoch": 3}
 
 
-def test_one_who_slept_too_long_is_told(tmp_path: Path) -> None:
+def test_a_silent_lease_of_another_machine_ends_and_its_owner_is_told(tmp_path: Path) -> None:
     sleeper = try_lease(tmp_path, lease_seconds=60)
     assert sleeper is not None
     elsewhere(tmp_path)
+    assert is_alive(tmp_path, lease_seconds=60)
     past = time.time() - 61
     os.utime(tmp_path / "lease-1", (past, past))
     assert try_lease(tmp_path, lease_seconds=60) is not None
@@ -130,10 +111,3 @@ def test_an_incomplete_lease_counts_until_its_lease_ends(tmp_path: Path) -> None
     past = time.time() - 61
     os.utime(tmp_path / "lease-1", (past, past))
     assert try_lease(tmp_path, lease_seconds=60) is not None
-
-
-def test_a_process_number_used_again_is_not_the_owner() -> None:
-    owner = Owner.current()
-    assert not owner.is_dead
-    if owner.started:
-        assert Owner(owner.machine, owner.host, owner.pid, "0").is_dead

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
+from unittest.mock import Mock
 
 import pytest
 
+from equiscale.core.files import atomic_write
+from equiscale.runs import store as store_module
 from equiscale.runs.errors import CorruptRecordError, NewerRecordError, RunsError
 from equiscale.runs.key import RunKey
 from equiscale.runs.record import RunRecord
@@ -56,20 +62,6 @@ def test_a_failed_run_keeps_its_reason_and_is_no_result(make_key: MakeKey, tmp_p
     assert store.lease(key) is not None
 
 
-def test_the_second_of_two_equal_records_changes_nothing(
-    make_record: MakeRecord, tmp_path: Path
-) -> None:
-    store, record = RunStore(tmp_path), make_record()
-    lease = store.lease(record.key)
-    assert lease is not None
-    store.publish(record, lease)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("done/*/*")}
-    lease.directory.mkdir(parents=True)
-    (lease.directory / "lease-1").touch()
-    store.publish(record, lease)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("done/*/*")} == before
-
-
 def test_a_corrupt_record_is_quarantined_and_reported(
     make_record: MakeRecord, tmp_path: Path
 ) -> None:
@@ -79,9 +71,9 @@ def test_a_corrupt_record_is_quarantined_and_reported(
     path.write_bytes(path.read_bytes()[:-1])
     problems: list[str] = []
     assert [record.key.run_id for record in store.load_all(problems=problems)] == [good]
-    assert len(problems) == 1
-    assert "checksum of arrays.npz" in problems[0]
-    assert str(tmp_path / "quarantine" / f"{bad}.1") in problems[0]
+    (problem,) = problems
+    assert "checksum of arrays.npz" in problem
+    assert problem.endswith(f"moved to {tmp_path / 'quarantine' / bad}.1")
     assert (tmp_path / "quarantine" / f"{bad}.1" / "arrays.npz").exists()
     assert store.state(bad) is RunState.MISSING
     publish(store, make_record(seed=1))
@@ -90,12 +82,61 @@ def test_a_corrupt_record_is_quarantined_and_reported(
         store.load(bad)
 
 
-def test_a_record_in_the_wrong_place_is_not_used(make_record: MakeRecord, tmp_path: Path) -> None:
+def test_an_intact_record_is_reported_and_left_where_it_is(
+    make_record: MakeRecord, tmp_path: Path
+) -> None:
     store = RunStore(tmp_path)
-    run_id = publish(store, make_record())
-    store.directory(run_id).rename(store.directory("0" * 16))
-    with pytest.raises(CorruptRecordError, match=f"holds the run {run_id}"):
-        store.load("0" * 16)
+    newer, moved, good = (publish(store, make_record(seed=seed)) for seed in (1, 2, 3))
+    path = store.directory(newer) / "record.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    store.directory(moved).rename(store.directory("0" * 16))
+    problems: list[str] = []
+    assert [record.key.run_id for record in store.load_all(problems=problems)] == [good]
+    assert sorted("newer version" in problem for problem in problems) == [False, True]
+    assert f"holds the run {moved}" in "".join(problems)
+    assert {newer, "0" * 16} < set(store.run_ids(RunState.DONE))
+    assert not store.quarantined()
+    with pytest.raises(NewerRecordError):
+        store.load(newer)
+
+
+def test_a_slow_reader_does_not_quarantine_the_successor(
+    make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, record = RunStore(tmp_path), make_record()
+    run_id = publish(store, record)
+    (store.directory(run_id) / "record.json").write_text("{")
+
+    def read_slowly(directory: Path) -> RunRecord:
+        """Another reader quarantines the record, and a worker computes it anew, meanwhile."""
+        monkeypatch.undo()
+        with pytest.raises(CorruptRecordError):
+            store.load(run_id)
+        publish(store, record)
+        raise CorruptRecordError("as it was read")
+
+    monkeypatch.setattr(store_module, "read_record", read_slowly)
+    with pytest.raises(CorruptRecordError):
+        store.load(run_id)
+    assert store.load(run_id).to_files() == record.to_files()
+    assert len(store.quarantined()) == 1
+
+
+def test_a_corrupt_record_of_a_read_only_archive_is_reported(
+    make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RunStore(tmp_path)
+    bad, good = publish(store, make_record(seed=1)), publish(store, make_record(seed=2))
+    (store.directory(bad) / "arrays.npz").write_bytes(b"")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    problems: list[str] = []
+    assert [record.key.run_id for record in store.load_all(problems=problems)] == [good]
+    assert "cannot be moved" in problems[0]
 
 
 def test_a_record_that_another_process_quarantines_meanwhile_is_passed_over(
@@ -110,7 +151,7 @@ def test_a_record_that_another_process_quarantines_meanwhile_is_passed_over(
     assert [record.key.run_id for record in records] == [ids[2]]
 
 
-def test_a_directory_that_a_file_manager_left_in_a_record_does_no_harm(
+def test_files_that_a_file_manager_left_in_a_record_are_ignored(
     make_record: MakeRecord, tmp_path: Path
 ) -> None:
     store = RunStore(tmp_path)
@@ -120,25 +161,67 @@ def test_a_directory_that_a_file_manager_left_in_a_record_does_no_harm(
     assert store.load(run_id).key.run_id == run_id
 
 
-def test_a_damaged_note_of_a_failure_is_named(make_key: MakeKey, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["{", "[" * 10**5 + "]" * 10**5, "3", "{}"])
+def test_damaged_notes_are_named_and_hide_nothing(
+    make_key: MakeKey, tmp_path: Path, text: str
+) -> None:
     store, key = RunStore(tmp_path), make_key()
     lease = store.lease(key)
     assert lease is not None
+    for name in ("key.json", "progress.json"):
+        (lease.directory / name).write_text(text)
+    assert store.key(key.run_id) is None
+    assert store.progress(key.run_id) == {}
     store.fail(Failure(key, "error", "why"), lease)
     (path,) = (tmp_path / "failed").iterdir()
-    path.write_text("{")
+    path.write_text(text)
     with pytest.raises(RunsError, match="remove the file, and the run counts as missing"):
         store.failure(key.run_id)
 
 
-def test_a_newer_record_stays_where_it_is(make_record: MakeRecord, tmp_path: Path) -> None:
+def test_a_lease_is_released_if_the_key_cannot_be_written(
+    make_key: MakeKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, key = RunStore(tmp_path), make_key()
+    for error in (OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()):
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, "write_json", Mock(side_effect=error))
+            with pytest.raises((RunsError, KeyboardInterrupt)):
+                store.lease(key)
+        assert store.state(key.run_id) is RunState.MISSING
+    assert store.lease(key) is not None
+
+
+def test_two_owners_may_publish_at_once(
+    make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, record = RunStore(tmp_path), make_record()
+    first = store.lease(record.key)
+    assert first is not None
+
+    @contextlib.contextmanager
+    def write_slowly(path: Path) -> Iterator[IO[bytes]]:
+        with atomic_write(path) as file:
+            yield file
+            monkeypatch.undo()
+            first.release()
+            publish(store, record)  # and removes the files of the first
+
+    monkeypatch.setattr(store_module, "atomic_write", write_slowly)
+    store.publish(record, first)
+    assert store.load(record.key.run_id).to_files() == record.to_files()
+
+
+def test_leftovers_of_ended_runs_are_removed(make_record: MakeRecord, tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    run_id = publish(store, make_record())
-    path = store.directory(run_id) / "record.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
-    with pytest.raises(NewerRecordError):
-        list(store.load_all(problems=[]))
-    assert store.state(run_id) is RunState.DONE
+    ended = store.working_directory(publish(store, make_record(seed=1)))
+    ended.mkdir()
+    (ended / "checkpoint").touch()
+    other = store.lease(make_record(seed=2).key)
+    assert other is not None
+    other.release()
+    store.remove_leftovers()
+    assert list((tmp_path / "active").iterdir()) == [other.directory]
 
 
 def test_killed_at_every_file_operation(tmp_path: Path) -> None:
@@ -169,13 +252,3 @@ def test_a_full_disk_costs_nothing_that_is_finished(
     shutil.rmtree(store.directory(finished[0]))
     shutil.rmtree(store.directory(finished[1]))
     publish(store, make_record(seed=1000))
-
-
-def test_a_directory_that_cannot_be_made(make_key: MakeKey, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    store = RunStore(tmp_path / "file" / "runs")
-    with pytest.raises(RunsError, match="cannot use the runs directory"):
-        store.check_writable()
-    with pytest.raises(RunsError):
-        store.lease(make_key())
-    assert (tmp_path / "file").read_text() == "in the way"

@@ -1,12 +1,7 @@
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +13,6 @@ from equiscale.runs.key import RunKey
 from equiscale.sweeps.grid import DatasetChoice
 from equiscale.sweeps.job import JobSettings
 from equiscale.sweeps.request import describe_dataset
-from equiscale.sweeps.worker import encode_work
 
 HERE = Path(__file__).parent
 
@@ -64,47 +58,3 @@ def make_settings(emoji: DatasetChoice, tmp_path: Path) -> Callable[..., JobSett
         return JobSettings(**{**fields, **changes})  # type: ignore[arg-type]
 
     return make
-
-
-class Zygote:
-    """Real worker processes that start at once; see job_zygote.py."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, str(HERE / "job_zygote.py")]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def start(self, key: RunKey, settings: JobSettings) -> int:
-        """Start a worker on one run and return its process number."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(encode_work([key], settings))
-        self.process.stdin.flush()
-        return self._read()
-
-    def wait(self) -> int:
-        """Wait for the worker's end and return its exit status."""
-        return self._read()
-
-    def kill_after(self, seconds: float, pid: int) -> int:
-        """Kill a worker with SIGKILL after a while; return its exit status."""
-        time.sleep(seconds)
-        with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
-            os.kill(pid, signal.SIGKILL)
-        return self.wait()
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(10)
-        self.process.stdout.close()
-
-    def _read(self) -> int:
-        assert self.process.stdout is not None
-        return int(self.process.stdout.readline())
-
-
-@pytest.fixture
-def zygote() -> Iterator[Zygote]:
-    started = Zygote()
-    yield started
-    started.close()

@@ -9,6 +9,7 @@ import ray
 
 from equiscale import load_dataset
 from equiscale.core.protocol import TrainingProtocol
+from equiscale.core.spec import Scenario
 from equiscale.runs.store import RunStore
 from equiscale.sweeps import launch_ray
 from equiscale.sweeps.grid import ModelChoice, Sweep
@@ -20,8 +21,8 @@ def main(source: str, results: str) -> None:
     launch_ray._look = lambda node, path: ray.put(False)
     data = describe_dataset(source, load_dataset(Path(source)))
     models = tuple(ModelChoice(f"tiny_models:{name}") for name in ("TinyNet", "Raising"))
-    sweep = Sweep(models, (data,), seeds=(1,), protocol=TrainingProtocol(max_epochs=1))
-    sweep = Sweep(models, (data,), sweep.scenarios[:1], (1,), protocol=sweep.protocol)
+    protocol = TrainingProtocol(max_epochs=1)
+    sweep = Sweep(models, (data,), (Scenario.MID_TO_REST,), (1,), protocol=protocol)
     settings = JobSettings(results, {data.content_hash: source}, device="cpu")
     run_sweep(sweep, RunStore(results), launch_ray.RayLauncher(), settings)
 

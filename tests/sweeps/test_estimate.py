@@ -10,7 +10,7 @@ KEY = RunKey("standard", "emoji", "aa", Scenario.MID_TO_REST, 1)
 
 
 def timing(key: RunKey, seconds: float, images: int = 576) -> Timing:
-    return Timing(key, images, epochs=10, epoch_seconds=seconds / 10, run_seconds=seconds)
+    return Timing(key, images, run_seconds=seconds)
 
 
 def test_the_same_cell_is_the_best_guide() -> None:

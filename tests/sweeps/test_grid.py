@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from equiscale.core.errors import OptionError
 from equiscale.core.spec import Scenario
-from equiscale.runs.key import RunKey
 from equiscale.sweeps.grid import (
     DatasetChoice,
     ModelChoice,
@@ -33,16 +32,6 @@ def test_a_plain_sweep_is_the_grid_with_early_seeds_first() -> None:
     assert len(plan.keys) == len({key.run_id for key in plan.keys}) == 2 * 2 * 7 * 2
     assert [key.seed for key in plan.keys] == sorted(key.seed for key in plan.keys)
     assert plan.undecided == ()
-
-
-def test_the_paper_has_5500_reported_runs() -> None:
-    models = tuple(ModelChoice(f"m{n}") for n in range(11))
-    reported = 0
-    for count, datasets in ((50, 1), (25, 3)):
-        data = tuple(replace(EMOJI, content_hash=f"{count}{n}") for n in range(datasets))
-        sweep = Sweep(models, data, seeds=tuple(range(1, count + 1)))
-        reported += len(plan_runs(sweep, {}).keys)
-    assert reported == 5500
 
 
 def test_only_the_trials_are_known_at_first() -> None:
@@ -79,12 +68,6 @@ def test_a_cell_with_a_missing_trial_waits_alone() -> None:
     assert len(plan.chosen) == 3
 
 
-def test_planning_again_with_everything_known_changes_nothing() -> None:
-    first = plan_runs(PAPER, accuracies(1e-2))
-    everything = accuracies(1e-2) | {k.run_id: 0.9 for k in first.keys if k.seed > 5}
-    assert plan_runs(PAPER, everything).keys == first.keys
-
-
 @given(
     st.lists(st.floats(0, 1), min_size=5, max_size=5),
     st.lists(st.floats(0, 1), min_size=5, max_size=5),
@@ -95,19 +78,9 @@ def test_choice_by_median_with_ties_to_the_smaller(low: list[float], high: list[
     assert chosen == choose_learning_rate({1e-2: high, 1e-3: low})
 
 
-def test_one_outlier_does_not_decide() -> None:
-    assert choose_learning_rate({1e-3: [0.5] * 5, 1e-2: [0.4, 0.4, 0.4, 1.0, 1.0]}) == 1e-3
-
-
 def test_an_empty_sweep_is_an_error() -> None:
     with pytest.raises(OptionError, match="at least one of its scenarios"):
         replace(SWEEP, scenarios=())
-
-
-def test_cell_name_ignores_seed_and_rate() -> None:
-    key = RunKey("standard", "emoji", "aa", Scenario.ALL_TO_ALL, 1)
-    assert cell_name(replace(key, seed=9, learning_rate=1e-2)) == cell_name(key)
-    assert cell_name(replace(key, model="xu")) != cell_name(key)
 
 
 def test_a_cell_may_have_its_own_rate() -> None:

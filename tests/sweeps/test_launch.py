@@ -1,27 +1,30 @@
 from __future__ import annotations
 
-import contextlib
-import signal
+import io
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from equiscale.core.errors import OptionError
+from equiscale.core.errors import MissingExtraError, OptionError
 from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.runs.errors import RunsError
 from equiscale.runs.key import RunKey
 from equiscale.runs.store import Failure, RunState, RunStore
-from equiscale.sweeps import launch
-from equiscale.sweeps.grid import DatasetChoice, ModelChoice, Sweep
+from equiscale.sweeps import launch_local
+from equiscale.sweeps.grid import DatasetChoice, ModelChoice, Sweep, plan_runs
 from equiscale.sweeps.job import JobSettings
-from equiscale.sweeps.launch import LaunchError, LocalLauncher
+from equiscale.sweeps.launch import LAUNCHERS, LaunchError
+from equiscale.sweeps.launch_local import LocalLauncher
 from equiscale.sweeps.request import SweepStatus, inspect_sweep, run_sweep
+from equiscale.sweeps.worker import EXIT_INTERRUPTED, encode_work
+from equiscale.training.checkpoint import CHECKPOINT_FILE
 
 MakeKey = Callable[..., RunKey]
 MakeSettings = Callable[..., JobSettings]
@@ -51,7 +54,7 @@ class NoLauncher:
 def test_a_sweep_ends_although_runs_fail_and_a_second_call_starts_none(
     grid: Sweep, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "MAX_DEATHS", 2)
+    monkeypatch.setattr(launch_local, "MAX_DEATHS", 2)
     settings = make_settings()
     store = RunStore(settings.runs)
     seen: list[SweepStatus] = []
@@ -75,7 +78,7 @@ def test_workers_that_cannot_start_are_not_started_for_ever(
     (tmp_path / "equiscale.py").write_text("raise RuntimeError('broken installation')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(LaunchError, match="broken installation"):
-        LocalLauncher(workers=1).run([make_key()], make_settings(), lambda: None)
+        LocalLauncher(workers=1, threads=1).run([make_key()], make_settings(), lambda: None)
 
 
 def test_a_store_that_cannot_be_written_stops_the_sweep(
@@ -83,19 +86,76 @@ def test_a_store_that_cannot_be_written_stops_the_sweep(
 ) -> None:
     (tmp_path / "runs").write_text("in the way")
     with pytest.raises(RunsError, match="cannot use the runs directory"):
-        LocalLauncher(workers=1).run([make_key()], make_settings(), lambda: None)
+        LocalLauncher(workers=1, threads=1).run([make_key()], make_settings(), lambda: None)
+
+
+def test_deaths_outside_a_run_count_only_while_no_run_ends(
+    make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is killed between two runs, now and then, does not end a long sweep."""
+    monkeypatch.setattr(launch_local, "MAX_DEATHS", 2)
+    store, launcher = RunStore(make_settings().runs), LocalLauncher(workers=1)
+    dead = subprocess.Popen([sys.executable, "-c", "raise SystemExit(9)"])
+    dead.wait()
+    keys = [make_key(seed=seed) for seed in range(4)]
+    for key in keys:
+        launcher._bury(launch_local._Worker(dead, io.BytesIO()), keys, store)
+        lease = store.lease(key)
+        assert lease is not None
+        store.fail(Failure(key, "error", "ended"), lease)
+    launcher._bury(launch_local._Worker(dead, io.BytesIO()), keys, store)
+    with pytest.raises(LaunchError, match="end at once with exit code 9"):
+        launcher._bury(launch_local._Worker(dead, io.BytesIO()), keys, store)
+
+
+def test_launchers_are_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ours by their file, those of other packages by their entry point; none is imported before."""
+    package = tmp_path / "theirs-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[equiscale.launchers]\ntheirs = their_launcher\n")
+    (tmp_path / "their_launcher.py").write_text(
+        "from equiscale.sweeps.launch import LAUNCHERS\n"
+        "@LAUNCHERS.register('theirs', requires=('no_such_package', 'theirs'))\n"
+        "class Theirs: pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(LAUNCHERS, "_found", dict(LAUNCHERS._found))
+    assert LAUNCHERS.names() == ["local", "ray", "slurm", "theirs"]
+    assert LAUNCHERS.find("local") is LocalLauncher
+    with pytest.raises(OptionError, match="unknown launcher 'slrum'; did you mean 'slurm'"):
+        LAUNCHERS.find("slrum")
+    with pytest.raises(MissingExtraError, match="'no_such_package'"):
+        LAUNCHERS.find("theirs")
+
+
+def test_a_finished_sweep_needs_no_writable_directory_and_sweeps_leftovers(
+    grid: Sweep, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings()
+    store = RunStore(settings.runs)
+    (key, *_) = plan_runs(replace(grid, models=grid.models[1:2]), {}).keys
+    lease = store.lease(key)
+    assert lease is not None
+    store.fail(Failure(key, "error", "ended"), lease)
+    lease.directory.mkdir()
+    monkeypatch.setattr(RunStore, "check_writable", Mock(side_effect=RunsError("read-only")))
+    run_sweep(replace(grid, models=grid.models[1:2]), store, NoLauncher(), settings)
+    assert not lease.directory.exists()
+    with pytest.raises(RunsError, match="read-only"):
+        run_sweep(grid, store, NoLauncher(), settings)
 
 
 def test_workers_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "available_cores", lambda: 8)
+    monkeypatch.setattr(launch_local, "available_cores", lambda: 8)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert LocalLauncher().slots == 8
     assert LocalLauncher(workers=2)._environment(0, 2)["OMP_NUM_THREADS"] == "4"
     assert LocalLauncher(workers=2, threads=3)._environment(0, 2)["OMP_NUM_THREADS"] == "3"
     gpus = LocalLauncher(gpus=2, per_gpu=3)
     assert gpus.slots == 6
-    dealt = [gpus._environment(index, 6)["CUDA_VISIBLE_DEVICES"] for index in range(6)]
-    assert dealt == ["0", "1", "0", "1", "0", "1"]
+    dealt = [gpus._environment(index, 6)["CUDA_VISIBLE_DEVICES"] for index in range(3)]
+    assert dealt == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     assert gpus._environment(1, 6)["CUDA_VISIBLE_DEVICES"] == "7"
     with pytest.raises(OptionError, match="workers must be an integer of at least 1, got 0"):
@@ -103,64 +163,35 @@ def test_workers_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="these are settings of glibc")
-@pytest.mark.parametrize("own", [None, "65536"])
 def test_a_worker_keeps_freed_memory_unless_the_user_wants_otherwise(
-    own: str | None,
-    make_key: MakeKey,
-    make_settings: MakeSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
-    monkeypatch.delenv("MALLOC_MMAP_MAX_", raising=False)
-    if own:
-        monkeypatch.setenv("MALLOC_MMAP_MAX_", own)
-    key, settings = make_key(model="tiny_models:tell_allocator"), make_settings()
-    LocalLauncher(workers=1).run([key], settings, lambda: None)
-    expected = [("MALLOC_MMAP_MAX_", own or "0"), ("MALLOC_TRIM_THRESHOLD_", "8589934592")]
-    reason = RunStore(settings.runs).failure(key.run_id).reason
-    assert reason.endswith(f"RuntimeError: {expected}"), reason
-
-
-def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[bytes]:
-    options = "--models tiny_models:TinyNet --scenarios mid2rest,all2all --seeds 2 --epochs 6"
-    command = [sys.executable, "-m", "equiscale", "sweep", *options.split(), "--workers", "1"]
-    return subprocess.Popen(
-        [*command, "--data", emoji.source, "--runs", str(results)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "65536")
+    environment = LocalLauncher()._environment(0, 1)
+    assert environment["MALLOC_MMAP_MAX_"] == "65536"
+    assert environment["MALLOC_TRIM_THRESHOLD_"] == "8589934592"
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_leaves_no_workers_and_two_more_share_the_rest(
-    emoji: DatasetChoice, tmp_path: Path
+def test_a_worker_ends_with_its_parent_and_its_run_can_be_resumed(
+    make_key: MakeKey, make_settings: MakeSettings
 ) -> None:
-    store = RunStore(tmp_path / "runs")
-    killed = start_sweep(emoji, store.root)
-    wait_for(lambda: bool(store.run_ids(RunState.RUNNING)))
-    owner = store.owner(store.run_ids(RunState.RUNNING)[0])
-    assert owner is not None
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    wait_for(lambda: owner.is_dead)
-    with contextlib.ExitStack() as stack:
-        sweeps = [start_sweep(emoji, store.root) for _ in range(2)]
-        for sweep in sweeps:
-            stack.enter_context(sweep)
-            stack.callback(sweep.kill)  # whatever happens
-        assert [sweep.wait(300) for sweep in sweeps] == [0, 0]
-    sessions = [record.timings["sessions"] for record in store.load_all()]
-    assert len(sessions) == 4
-    assert sorted(sessions)[:3] == [1, 1, 1]
-    assert max(sessions) <= 2
-    assert not list((store.root / "active").iterdir())
+    protocol = TrainingProtocol(max_epochs=1000, patience=1000)
+    key, settings = make_key(protocol=protocol), make_settings()
+    store, launcher = RunStore(settings.runs), LocalLauncher(workers=1, threads=1)
+    worker = launcher._start(encode_work([key], settings), 0, 1)
+    checkpoint = store.working_directory(key.run_id) / CHECKPOINT_FILE
+    while not checkpoint.exists():
+        assert worker.process.poll() is None, worker.last_words()
+        time.sleep(0.02)
+    assert store.state(key.run_id) is RunState.RUNNING
+    assert worker.process.stdin is not None
+    worker.process.stdin.close()  # as the kernel does when the parent is killed
+    assert worker.process.wait(60) == EXIT_INTERRUPTED
+    worker.close()
+    assert store.state(key.run_id) is RunState.MISSING
+    assert checkpoint.exists()
 
 
 def test_divergence_counts_as_zero_in_the_choice_of_the_rate_and_other_failures_block(

@@ -11,11 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from equiscale.core.errors import OptionError
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.grid import DatasetChoice
 from equiscale.sweeps.launch import LaunchError
@@ -65,17 +63,6 @@ def wait_for(condition: Callable[[], object], seconds: float = 90) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"threads": "x"}, "threads must be an integer"), ({"address": 3}, "address must be a text")],
-)
-def test_impossible_options(options: dict[str, Any], message: str) -> None:
-    from equiscale.sweeps.launch_ray import RayLauncher
-
-    with pytest.raises(OptionError, match=message):
-        RayLauncher(**options)
 
 
 def test_nobody_at_the_address() -> None:

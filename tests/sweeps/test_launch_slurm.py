@@ -14,16 +14,20 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from equiscale.core.errors import OptionError
+from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps import launch_slurm
 from equiscale.sweeps.grid import DatasetChoice
+from equiscale.sweeps.job import JobSettings
 
-pytestmark = [pytest.mark.needs("submitit"), pytest.mark.cluster]
+pytestmark = pytest.mark.cluster
 
 CONFIGURATION = """
 ClusterName=test
@@ -60,9 +64,7 @@ PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 
 @given(st.lists(st.floats(1, 100), max_size=40), st.floats(100, 300))
 def test_packs_hold_every_run_once_and_fit(seconds: list[float], capacity: float) -> None:
-    from equiscale.sweeps.launch_slurm import pack_runs
-
-    packs = pack_runs(seconds, capacity)
+    packs = launch_slurm.pack_runs(seconds, capacity)
     assert sorted(index for pack in packs for index in pack) == list(range(len(seconds)))
     sums = [sum(seconds[index] for index in pack) for pack in packs]
     assert all(total <= capacity + 1e-6 for total in sums)
@@ -70,12 +72,63 @@ def test_packs_hold_every_run_once_and_fit(seconds: list[float], capacity: float
 
 
 def test_a_run_longer_than_a_task_gets_its_own() -> None:
-    from equiscale.sweeps.launch_slurm import pack_runs
-
-    assert pack_runs([500, 1, 1], capacity=10) == [[0], [1, 2]]
+    assert launch_slurm.pack_runs([500, 1, 1], capacity=10) == [[0], [1, 2]]
 
 
-@pytest.mark.needs("sbatch")
+def put(tool: str, script: str, directory: Path) -> None:
+    """Write a command that stands for one of Slurm's."""
+    (directory / tool).write_text(f"#!/bin/sh\n{script}\n")
+    (directory / tool).chmod(0o755)
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(launch_slurm, "QUEUE_SECONDS", 0.01)
+    put("sbatch", "exit 1", tmp_path)
+    return tmp_path
+
+
+def test_a_squeue_that_fails_for_a_while_is_asked_again(
+    commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = commands / "count"
+    put(
+        "squeue",
+        f'echo >> {count}; case $(wc -l < {count}) in 1) echo RUNNING;; 2) echo "slurm_load_jobs '
+        'error: Socket timed out" >&2; exit 1;; 3) echo PENDING;; *) ;; esac',
+        commands,
+    )
+    launch_slurm._wait_for("7", lambda: None)
+    assert len(count.read_text()) == 4
+    put("squeue", "echo broken >&2; exit 1", commands)
+    monkeypatch.setattr(launch_slurm, "SILENCE_SECONDS", 0.05)
+    with pytest.raises(launch_slurm.SlurmError, match="squeue keeps failing: broken"):
+        launch_slurm._wait_for("7", lambda: None)
+
+
+def test_more_tasks_than_an_array_may_have_are_several_arrays(
+    commands: Path, make_key: Callable[..., RunKey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("scontrol", "echo 'MaxArraySize            = 4'", commands)
+    put("squeue", "exit 0", commands)
+    submitted: list[int] = []
+
+    def submit(packs: list[Any]) -> list[Any]:
+        submitted.append(len(packs))
+        return [Mock(job_id="7_0")]
+
+    executor = Mock(submit_array=submit)
+    monkeypatch.setattr(launch_slurm.SlurmLauncher, "_executor", lambda *_: executor)
+    keys = [make_key(seed=seed) for seed in range(7)]
+    launcher = launch_slurm.SlurmLauncher(minutes=10)
+    launcher.run(keys, JobSettings(str(commands / "runs")), lambda: None)
+    assert submitted == [3, 3, 1]
+    put("scontrol", "exit 1", commands)
+    assert launch_slurm.max_array_size() == 1000
+
+
+@pytest.mark.usefixtures("commands")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -88,10 +141,8 @@ def test_a_run_longer_than_a_task_gets_its_own() -> None:
     ],
 )
 def test_impossible_options(options: dict[str, Any], message: str) -> None:
-    from equiscale.sweeps.launch_slurm import SlurmLauncher
-
     with pytest.raises(OptionError, match=message):
-        SlurmLauncher(**options)
+        launch_slurm.SlurmLauncher(**options)
 
 
 def free_ports(count: int) -> list[int]:
@@ -179,6 +230,7 @@ def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("submitit")
 @pytest.mark.needs("sbatch")
 @pytest.mark.needs("munged")
 def test_an_array_of_packs_goes_on_after_a_time_out(

@@ -70,12 +70,11 @@ def test_variants_of_a_model(tmp_path: Path) -> None:
             3,
             "seeds must be a number of seeds, or a list of seeds, got 'many'",
         ),
-        ("seeds = 0", 1, "must be at least 1"),
-        ("seeds = [1, true]", 1, "got True"),
+        ("seeds = 0", 1, "must be 1 to 100000, got 0"),
+        ("seeds = 99999999999", 1, "must be 1 to 100000"),
         ("models = [1]", 1, "models must be a text or a list of texts, got 1"),
         ("select_learning_rate = 1", 1, "must be true or false, got 1"),
         ("learning_rates = ['x']", 1, "must be a number"),
-        ("training = 3", 1, "training must be a table"),
         (
             "[training]\npatience = 3\nbatch = 3",
             3,
@@ -83,10 +82,7 @@ def test_variants_of_a_model(tmp_path: Path) -> None:
         ),
         ("[training]\nbatch_size = 2.5", 2, "batch_size must be a whole number"),
         ("seeds = 2\n[training]\noptimizer = 'adm'", 3, "did you mean 'adam'"),
-        ("training.patience = -1", 1, "patience must be a whole number"),
         ("training = { patience = -1 }", 1, "patience must be a whole number"),
-        ("[options]\nxu = 3", 2, "xu must be a table"),
-        ("[options]\nxu = []", 2, "xu must be a table"),
         ("[options]\nxu = [{a = 1}, 2]", 2, "xu must be a table, or tables [[options.…]], got 2"),
         ("[[options.xu]]\na = 1\n[[options.xu]]\nb = nan", 4, "a text, a finite number"),
         ("[options.xu]\na = 1\n[option.xu]", 3, "unknown key 'option'"),
@@ -94,10 +90,8 @@ def test_variants_of_a_model(tmp_path: Path) -> None:
         ("# seeds = 4\nseeds = 'x'", 2, "seeds must be"),
         ("models = 'a#b' # seeds = 4\nseeds = 'x' # why", 2, "seeds must be"),
         ("seeds = 1\nlearning_rates = [1e-3, -1]", 2, "must be positive and finite, got -1"),
-        ("learning_rates = nan", 1, "must be positive and finite"),
         ("models = 'xu'\nseeds = [1, -1]", 2, "a whole number of at least 0, got -1"),
         ("[options.xu]\na = 1\n[options.'m:N']\na = 2024-01-01", 4, "a text, a finite number"),
-        ("[options.'m:N']\nb = 1\na = nan", 3, "a text, a finite number"),
     ],
 )
 def test_a_mistake_names_its_line(tmp_path: Path, text: str, line: int, problem: str) -> None:
@@ -113,8 +107,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_sweep_file(tmp_path / "nowhere.toml")
 
 
-def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"seeds = " + b"[" * 10**4])
+def test_a_file_that_is_not_toml(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "sweep.toml"
-    path.write_bytes(b"\xff\xfe\x00")
+    path.write_bytes(data)
     with pytest.raises(SweepFileError, match="cannot read"):
         read_sweep_file(path)

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from equiscale.core.errors import MissingExtraError, OptionError
 from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunState, RunStore
-from equiscale.sweeps import track_mlflow, track_tensorboard
+from equiscale.sweeps import track_mlflow
 from equiscale.sweeps.job import JobSettings, Watcher, run_job
-from equiscale.sweeps.tracking import check_trackers
+from equiscale.sweeps.tracking import TRACKERS, check_trackers
 from equiscale.training.loop import InterruptedRunError
 
 MakeKey = Callable[..., RunKey]
@@ -65,22 +64,12 @@ def test_mlflow_has_one_run_per_run(
     assert sorted(metric.step for metric in losses) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("module", [track_mlflow, track_tensorboard])
-def test_a_missing_library_is_named_before_anything_runs(
-    module: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"equiscale\[track\]"):
-        module.check_installed()  # type: ignore[attr-defined]
-
-
-def test_unknown_tracker() -> None:
+def test_trackers_are_found_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert TRACKERS.names() == ["mlflow", "tensorboard"]
+    check_trackers([])
     with pytest.raises(OptionError, match="did you mean 'tensorboard'"):
         check_trackers(["tensorbord"])
-
-
-def test_nothing_is_tracked_by_default(
-    make_key: MakeKey, make_settings: MakeSettings, tmp_path: Path
-) -> None:
-    run_job(make_key(), RunStore(tmp_path / "runs"), make_settings())
-    assert not (tmp_path / "runs" / "tracking").exists()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name in TRACKERS.names():
+        with pytest.raises(MissingExtraError, match=r"equiscale\[track\]"):
+            check_trackers([name])

@@ -52,12 +52,6 @@ class Deadly(TinyNet):
         return super().forward(x)
 
 
-def tell_allocator(in_channels: int, num_classes: int) -> nn.Module:
-    """Raise what the process was told about memory."""
-    told = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
-    raise RuntimeError(sorted(told.items()))
-
-
 def colour_only(in_channels: int, num_classes: int) -> nn.Module:
     """Return a model that has its own idea of the number of channels."""
     return nn.Sequential(nn.Conv2d(3, 4, 64), nn.Flatten(), nn.Linear(4, num_classes))

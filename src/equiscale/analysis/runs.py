@@ -85,6 +85,8 @@ class RunsReader:
             self._records.add(self._store.load(run_id))
         except EquiscaleError as error:
             self._problems.append(str(error))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            self._problems.append(f"run {run_id} cannot be shown by this version: {error!r}")
 
     def _others(self) -> dict[str, int]:
         states = {
@@ -105,8 +107,9 @@ class _Collected:
         self._selections: dict[str, ScaleSelection] = {}
 
     def add(self, record: RunRecord) -> None:
-        self.runs[record.key.run_id] = run_row(record)
-        self._values += measured_values(record)
+        row, values = run_row(record), list(measured_values(record))
+        self.runs[record.key.run_id] = row
+        self._values += values
         kind = replace(record.key, seed=0).run_id
         known = self._selections.get(kind)
         if known is None or record.key.seed < known.seed:

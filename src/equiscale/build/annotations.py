@@ -27,7 +27,7 @@ from equiscale.core.errors import OptionError, SourceError
 _LOGGER = logging.getLogger(__name__)
 _PICTURES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _ROUNDING = 1.0  # pixels by which a box may leave its picture
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 _FORMAT_ADVICE = "if it is no COCO file, say --format folders or --format yolo"
 _CLASS_FILES = ("classes.txt", "labels/classes.txt", "obj.names")
 
@@ -190,12 +190,19 @@ def _coco_table(entries: Sequence[Any], field: str, origin: Path) -> dict[Any, s
 
 
 def _find_picture(source: Path, name: str, origin: Path) -> Path:
-    """Return a picture inside the source; a name that leads out of it finds nothing."""
+    """Return a picture inside the source; a name or link that leads out of it is an error."""
     for folder in (source, source / "images", origin.parent):
-        place = Path(os.path.relpath(folder / name, source))
-        if ".." not in place.parts and (source / place).is_file():
-            return source / place
-    raise SourceError(origin, f"no picture {name}", f"it in {source} or {source / 'images'}")
+        place = source / os.path.relpath(folder / name, source)
+        if _is_inside(place, source):
+            return place
+    raise SourceError(origin, f"no picture {name[:200]}", f"it in {source} or {source / 'images'}")
+
+
+def _is_inside(path: Path, source: Path) -> bool:
+    try:
+        return path.is_file() and path.resolve().is_relative_to(source.resolve())
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _coco_box(numbers: list[float]) -> Box:

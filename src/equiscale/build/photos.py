@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -202,20 +203,31 @@ def read_sides(photo: Photo, upright: bool) -> tuple[int, int]:
 
 @contextmanager
 def _opened(photo: Photo) -> Iterator[Image]:
-    """Open a photo; whatever goes wrong with it becomes a `BadPictureError`."""
+    """Open a photo; any error becomes a `BadPictureError`.
+
+    So does a photo of more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, which Pillow warns of: a small
+    file may take gigabytes.
+    """
     pillow: Any = import_extra("PIL.Image", "pillow")
-    bomb: type[Exception] = pillow.DecompressionBombError
+    bomb: Any = (pillow.DecompressionBombError, pillow.DecompressionBombWarning)
     try:
-        with photo.open() as file, pillow.open(file) as image:
+        with photo.open() as file, _open_checked(pillow, file) as image:
             yield image
     except BadPictureError:
         raise
-    except (*_DAMAGE, bomb) as error:
+    except (*_DAMAGE, *bomb) as error:
         unknown = isinstance(error, pillow.UnidentifiedImageError)  # its message shows an object
         reason = "of no known format" if unknown else error
         raise BadPictureError(
             photo, f"a damaged picture ({reason})", "one that can be decoded"
         ) from error
+
+
+def _open_checked(pillow: Any, file: IO[bytes]) -> Image:  # noqa: ANN401 - a module
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pillow.DecompressionBombWarning)
+        opened: Image = pillow.open(file)
+    return opened
 
 
 def cut_object(image: Image, item: PhotoObject, cutting: Cutting) -> Cutouts:

@@ -68,5 +68,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever the file holds
     """Return the content of a JSON file."""
     try:
         return json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, SourceError):
+            raise
         raise SourceError(path, f"broken JSON ({error})", "a JSON file") from error

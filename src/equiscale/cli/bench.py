@@ -46,10 +46,10 @@ def bench(
     run: RunOptions = RunOptions(),  # noqa: B008
     training: TrainingOptions = TrainingOptions(),  # noqa: B008
 ) -> None:
-    """Train, test and measure a model on all scenarios, and print where it stands.
+    """Train, test and measure a model on all scenarios, and rank it among the others.
 
-    Beside the published figures, our runs and every other model of the runs directory. Stop it
-    and start it as you like: nothing is done twice.
+    The others are the published figures, our runs and every model of the runs directory. The
+    command can be stopped and started at any time: no run is done twice.
     """
     options.allow_local_models()
     from equiscale.benchmarking import read_benchmark
@@ -74,8 +74,7 @@ def bench(
         return
     settings = job_settings(directory, run, grid)
     if out is not None:
-        check_writable(out)  # now, not after hours
-    store.check_writable()
+        check_writable(out)  # before training for hours
     status = run_grid(grid, store, launcher, settings, retry_failed)
     standing = read_benchmark(grid, status, store)
     Console().print(str(standing), markup=False, highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ TRAINING = "Differences from the paper's protocol (each makes another run)"
 DEFAULT_RUNS = Path("runs")
 EXIT_FAILED_RUN = 1
 EXIT_INTERRUPTED = 130
-MACHINE = "Where it runs (the results are the same)"
+MACHINE = "Where it runs"
 
 RunsDirectory = Annotated[
     Path,
@@ -50,7 +50,10 @@ SelectLearningRate = Annotated[
         rich_help_panel=GRID,
     ),
 ]
-Engine = Annotated[str, typer.Option(help="local, ray or slurm.", rich_help_panel=MACHINE)]
+Engine = Annotated[
+    str,
+    typer.Option(help="local, ray, slurm or another package's launcher.", rich_help_panel=MACHINE),
+]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -65,10 +68,10 @@ PerGpu = Annotated[
 EngineOption = Annotated[
     list[str],
     typer.Option(
-        help="Option of ray or slurm, name=value; may be repeated.", rich_help_panel=MACHINE
+        help="Option of the launcher, name=value; may be repeated.", rich_help_panel=MACHINE
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what is missing.")]
 ModelOption = Annotated[
     list[str], typer.Option(help="Option of the model, name=value; may be repeated.")
 ]

@@ -1,4 +1,4 @@
-"""Where a sweep stands: bars that move in a terminal, a line now and then in a log."""
+"""The progress of a sweep: bars in a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Display:
     Args:
         console: Where to print.
         grid: The sweep.
-        store: Its results.
+        store: Its runs.
         slots: How many runs are computed at once.
     """
 
@@ -140,12 +140,12 @@ class LogDisplay(Display):
 
 @contextlib.contextmanager
 def following(console: Console, grid: Sweep, store: RunStore, slots: int) -> Iterator[Display]:
-    """Yield the display that suits the console; afterwards a terminal is as it was."""
+    """Yield the display that suits the console, and restore a terminal afterwards."""
     # Rich takes FORCE_COLOR for a terminal, but a coloured log is still a log.
     if not (console.is_interactive and console.file.isatty()):
         yield LogDisplay(console, grid, store, slots)
         return
-    beginning = Spinner("dots", "looking at what is there")
+    beginning = Spinner("dots", "reading the records")
     with Live(beginning, console=console, refresh_per_second=8, transient=True) as live:
         yield TerminalDisplay(live, grid, store, slots)
 
@@ -180,7 +180,7 @@ def _cells(run: RunningRun, with_rates: bool) -> list[RenderableType]:
 
 
 def describe_end(run: RunningRun) -> str:
-    """Return when a run ends: a lower bound as long as an improvement would prolong it."""
+    """Return when a run ends; a lower bound (≥) if an improvement would prolong it."""
     if run.seconds_left is None:
         return "–"
     if run.epochs_left == 0:
@@ -210,20 +210,14 @@ def describe_estimate(estimate: Estimate, slots: int) -> str:
 
 
 def print_problems(problems: Iterable[str], console: Console) -> None:
-    """Print what is wrong with records that had to be quarantined."""
+    """Print what is wrong with records that cannot be used."""
     for problem in problems:
-        console.print(f"quarantined: {problem}", markup=False, highlight=False, soft_wrap=True)
-
-
-def print_doubts(status: SweepStatus, console: Console) -> None:
-    """Print which models have changed since their runs were made."""
-    for doubt in status.doubts:
-        console.print(f"warning: {doubt}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"unusable: {problem}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _describe_record(record: RunRecord) -> str:
     epochs = _count(len(record.history), "epoch")
-    seconds = format_seconds(record.timings["run_seconds"])
+    seconds = format_seconds(record.timings.get("run_seconds", 0.0))
     return f"done: {record.key}: test accuracy {record.test_accuracy:.1%}, {epochs}, {seconds}"
 
 

@@ -78,7 +78,7 @@ def _print_running(store: RunStore, console: Console) -> None:
 
     for run_id in store.run_ids(RunState.RUNNING):
         progress = store.progress(run_id)
-        epoch = f"epoch {progress['epoch']}/{progress['max_epochs']}" if progress else "starting"
+        epoch = f"epoch {progress.get('epoch', '?')}/{progress.get('max_epochs', '?')}"
         _print(console, f"running: {store.key(run_id)} ({run_id}), {epoch}, {store.owner(run_id)}")
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,13 +19,7 @@ from equiscale.cli.option_groups import (
     TrainingOptions,
     with_option_groups,
 )
-from equiscale.cli.progress import (
-    describe_estimate,
-    following,
-    print_doubts,
-    print_problems,
-    summarize,
-)
+from equiscale.cli.progress import describe_estimate, following, print_problems, summarize
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import unknown_name_message
 
@@ -36,13 +29,6 @@ if TYPE_CHECKING:
     from equiscale.sweeps.job import JobSettings
     from equiscale.sweeps.launch import Launcher
     from equiscale.sweeps.request import SweepStatus
-
-LOCAL = "local"
-CLUSTERS = {
-    "ray": "equiscale.sweeps.launch_ray:RayLauncher",
-    "slurm": "equiscale.sweeps.launch_slurm:SlurmLauncher",
-}
-"""Engines besides this machine: their launchers, imported when they are asked for."""
 
 
 @with_option_groups
@@ -73,7 +59,7 @@ def sweep(
 ) -> None:
     """Run every missing combination of models, datasets, scenarios and seeds.
 
-    Stop it and start it as you like, also several at once: nothing is done twice.
+    It can be stopped and started at any time, also several times at once: no run is done twice.
     """
     options.allow_local_models()
     from equiscale.runs.store import RunStore
@@ -99,9 +85,7 @@ def sweep(
         print_plan(grid, store, launcher)
         return
     settings = job_settings(directory, run, grid)
-    store.check_writable()
     status = run_grid(grid, store, launcher, settings, retry_failed)
-    print_doubts(status, Console(stderr=True))
     exit_if_failed(status, store)
 
 
@@ -123,12 +107,10 @@ def _check_no_grid_options(context: typer.Context) -> None:
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the seeds 1…n for one number n, or those of a list."""
+    from equiscale.sweeps.sweep_file import first_seeds
+
     seeds = parse_numbers("--seeds", text, int)
-    if "," in text:
-        return seeds
-    if not seeds or seeds[0] < 1:
-        raise OptionError(f"--seeds must be a number of at least 1, or a list, got {text!r}")
-    return tuple(range(1, seeds[0] + 1))
+    return seeds if "," in text else first_seeds(seeds[0] if seeds else 0)
 
 
 def parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
@@ -140,32 +122,23 @@ def parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[A
 
 
 def create_launcher(engine: EngineOptions, run: RunOptions) -> Launcher:
-    """Return the engine that a command's options ask for."""
-    extra = options.parse_assignments(engine.engine_option)
-    if engine.on == LOCAL:
-        return _create_local_launcher(engine, run, extra)
-    if engine.on not in CLUSTERS:
-        raise OptionError(unknown_name_message("engine", engine.on, (LOCAL, *CLUSTERS)))
-    module, _, factory = CLUSTERS[engine.on].partition(":")
-    launcher: Any = getattr(importlib.import_module(module), factory)
-    known = [item.name for item in dataclasses.fields(launcher)]
-    for name in extra:
+    """Return the launcher that a command's options ask for."""
+    from equiscale.sweeps.environment import count_gpus
+    from equiscale.sweeps.launch import LAUNCHERS
+
+    launcher: Any = LAUNCHERS.find(engine.on)
+    known = [item.name for item in dataclasses.fields(launcher) if item.init]
+    given = {"workers": engine.workers, "threads": run.threads}
+    given = {name: value for name, value in given.items() if value is not None}
+    given |= options.parse_assignments(engine.engine_option)
+    for name in given:
         if name not in known:
             raise OptionError(unknown_name_message(f"option of {engine.on}:", name, known))
-    usual = {"threads": run.threads or 1, "per_gpu": engine.per_gpu}
-    created: Launcher = launcher(**{**usual, **extra})
+    usual = {"per_gpu": engine.per_gpu}
+    if engine.on == "local":
+        usual["gpus"] = count_gpus(run.device)
+    created: Launcher = launcher(**{n: v for n, v in usual.items() if n in known} | given)
     return created
-
-
-def _create_local_launcher(
-    engine: EngineOptions, run: RunOptions, extra: Mapping[str, Any]
-) -> Launcher:
-    from equiscale.sweeps.environment import count_gpus
-    from equiscale.sweeps.launch import LocalLauncher
-
-    if extra:
-        raise OptionError(f"--engine-option is for ray and slurm, got {', '.join(extra)}")
-    return LocalLauncher(engine.workers, run.threads, count_gpus(run.device), engine.per_gpu)
 
 
 def job_settings(directory: Path, run: RunOptions, sweep: Sweep) -> JobSettings:
@@ -188,7 +161,7 @@ def job_settings(directory: Path, run: RunOptions, sweep: Sweep) -> JobSettings:
 
 
 def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
-    """Print what there is to do, and how long it will take."""
+    """Print what is missing, and how long it will take."""
     from equiscale.runs.store import RunState
     from equiscale.sweeps.estimate import MeasuredRuns
     from equiscale.sweeps.request import estimate_sweep, inspect_sweep
@@ -204,7 +177,6 @@ def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
     measured = MeasuredRuns(store)
     estimate = estimate_sweep(grid, status, measured)
     print_problems([*status.problems, *measured.problems], console)
-    print_doubts(status, console)
     console.print(summarize(status), highlight=False)
     console.print(describe_estimate(estimate, launcher.slots), highlight=False)
 
@@ -223,7 +195,7 @@ def run_grid(
         with following(console, grid, store, launcher.slots) as display:
             status = run_sweep(grid, store, launcher, settings, display.show)
     except KeyboardInterrupt:
-        console.print("stopped; the same command goes on where it was")
+        console.print("stopped; the same command resumes it")
         raise typer.Exit(options.EXIT_INTERRUPTED) from None
     typer.echo(summarize(status))
     return status

@@ -11,7 +11,6 @@ from rich.status import Status
 
 from equiscale.cli import options
 from equiscale.cli.option_groups import RunOptions, TrainingOptions, with_option_groups
-from equiscale.cli.progress import print_doubts
 from equiscale.cli.sweep import job_settings, parse_rates
 from equiscale.core.errors import EquiscaleError, OptionError
 
@@ -45,11 +44,11 @@ def train(
 ) -> None:
     """Train and test one model; the record goes to the runs directory.
 
-    The same command again goes on where it was stopped, or shows the result.
+    The same command resumes a run that was stopped, and shows the result of one that is done.
     """
     options.allow_local_models()
     from equiscale.runs.store import RunStore
-    from equiscale.sweeps.request import inspect_sweep, resolve_sweep
+    from equiscale.sweeps.request import resolve_sweep
     from equiscale.sweeps.sweep_file import SweepRequest
 
     rates = parse_rates(lr)
@@ -69,19 +68,22 @@ def train(
         raise OptionError(f"{model!r} stands for several models; `equiscale sweep` trains them")
     settings = job_settings(directory, run, sweep)
     store = RunStore(directory)
-    store.check_writable()
     (key,) = sweep.cells()
     if retry_failed:
         store.forget_failures([key.run_id])
     _run(key, store, settings)
-    print_doubts(inspect_sweep(sweep, store), Console(stderr=True))
 
 
 def _run(key: RunKey, store: RunStore, settings: JobSettings) -> None:
-    """Compute a run in this process with a line of progress, and print what came out."""
+    """Compute a run in this process with a line of progress, and print its result."""
     from equiscale.runs.store import RunState
     from equiscale.sweeps.job import Watcher, run_job
+    from equiscale.sweeps.request import note_reused
 
+    if store.state(key.run_id) is RunState.DONE:
+        note_reused([key])
+    else:
+        store.check_writable()
     console = Console(stderr=True)
     console.print(f"{key} ({key.run_id})", highlight=False)
     try:
@@ -89,7 +91,7 @@ def _run(key: RunKey, store: RunStore, settings: JobSettings) -> None:
             show = _progress_lines(console, line)
             state = run_job(key, store, settings, Watcher(on_epoch=show))
     except KeyboardInterrupt:
-        console.print("stopped; the same command goes on from the last checkpoint")
+        console.print("stopped; the same command resumes it from the last checkpoint")
         raise typer.Exit(options.EXIT_INTERRUPTED) from None
     if state is RunState.DONE:
         _print_result(store, key)
@@ -104,13 +106,13 @@ def _run(key: RunKey, store: RunStore, settings: JobSettings) -> None:
 
 
 def _progress_lines(console: Console, line: Status) -> Callable[[Progress], None]:
-    """Return what shows an epoch: a changing line on a terminal, one line each elsewhere."""
+    """Return a callback that shows an epoch: one updated line on a terminal, else a line each."""
     resumed = True
 
     def show(progress: Progress) -> None:
         nonlocal resumed
         if resumed and progress.epoch > 1:
-            console.print(f"went on from the checkpoint after epoch {progress.epoch - 1}")
+            console.print(f"resumed from the checkpoint after epoch {progress.epoch - 1}")
         resumed = False
         text = _describe(progress)
         if console.is_terminal:
@@ -136,7 +138,7 @@ def _print_result(store: RunStore, key: RunKey) -> None:
     typer.echo(
         f"test accuracy {record.test_accuracy:.2%}  validation {record.valid_accuracy:.2%} in "
         f"epoch {record.history.best_epoch} of {len(record.history)}  "
-        f"{options.format_seconds(record.timings['run_seconds'])}"
+        f"{options.format_seconds(record.timings.get('run_seconds', 0.0))}"
     )
     typer.echo(store.directory(key.run_id))
 

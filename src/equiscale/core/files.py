@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from equiscale.core.errors import EquiscaleError, StorageError
 
@@ -103,6 +103,19 @@ def write_json(path: Path, value: object) -> None:
     text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
     with atomic_write(path) as file:
         file.write(text.encode() + b"\n")
+
+
+def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever the file holds
+    """Return the content of a JSON file; `ValueError` if it is not JSON, or nested too deeply."""
+    return parse_json(path.read_bytes())
+
+
+def parse_json(data: bytes) -> Any:  # noqa: ANN401
+    """Return the value of a JSON text; `ValueError` if it is not JSON, or nested too deeply."""
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def cache_directory() -> Path:

@@ -28,7 +28,7 @@ class TrainingProtocol:
         reshuffle: Shuffle before each epoch. The paper's release shuffles once, in the same way
             for every seed.
         augmentation: `none`; `rescale` resizes every image by a random factor in [1/2, 2];
-            `rescale_object` gives every object a random size from 17 to 64 and a random place;
+            `rescale_object` gives every object a random size of the dataset and a random place;
             `shift` moves the image by up to 8 pixels.
         version: The protocol whose values the defaults are.
 
@@ -49,7 +49,7 @@ class TrainingProtocol:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_epochs", "patience"):
-            _check_positive(name, getattr(self, name))
+            check_positive_number(name, getattr(self, name))
         _check_choice("optimizer", self.optimizer, get_args(Optimizer))
         _check_choice("augmentation", self.augmentation, get_args(Augmentation))
         if not isinstance(self.reshuffle, bool):
@@ -83,7 +83,8 @@ def protocol_changes(label: str) -> str:
     return label.removeprefix(PROTOCOL_VERSION).strip()
 
 
-def _check_positive(name: str, value: object) -> None:
+def check_positive_number(name: str, value: object) -> None:
+    """Raise `OptionError` unless the value is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
 

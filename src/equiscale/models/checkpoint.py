@@ -102,8 +102,10 @@ def load_model(
             "a model of this package",
             "pass allow_import=True if you trust the file",
         )
+    _check_before_building(checkpoint, path)
     model = _build(checkpoint, path)
     _check_weights(model, checkpoint.weights, path)
+    _check_finite(checkpoint.weights, str(path))
     _check_derived(model, checkpoint.derived, path)
     dtypes = {value.dtype for value in checkpoint.weights.values() if value.is_floating_point()}
     if len(dtypes) == 1:
@@ -242,9 +244,28 @@ def _build(checkpoint: Checkpoint, path: str | Path) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=[]):
             return build_model(spec.name, spec.in_channels, spec.num_classes, spec.options)
+    except NotImplementedError:
+        raise
     except (LookupError, TypeError, ValueError, RuntimeError, MemoryError) as error:
         found = f"a model that cannot be built ({error})"
         raise InputFileError(path, found, "one that create_model builds here") from error
+
+
+def _check_before_building(checkpoint: Checkpoint, path: str | Path) -> None:
+    """Compare sizes on the meta device: a few bytes in a file must not cost gigabytes."""
+    spec = checkpoint.spec
+    numbers = sum(weight.numel() for weight in checkpoint.weights.values())
+    for name in ("in_channels", "num_classes"):
+        count = getattr(spec, name)
+        if ":" not in str(spec.name) and isinstance(count, int) and count > numbers:
+            found = f"a model that cannot be built ({name}={count} with {numbers} weights)"
+            raise InputFileError(path, found, "at least one weight for each")
+    with torch.device("meta"):
+        try:
+            model = _build(checkpoint, path)
+        except NotImplementedError:  # its filters need numbers
+            return
+    _check_weights(model, checkpoint.weights, path)
 
 
 def _check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | Path) -> None:
@@ -262,7 +283,6 @@ def _check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | 
             raise InputFileError(path, f"{key} of shape {shapes[0]}", str(shapes[1]))
         if found[key].is_floating_point() != value.is_floating_point():
             raise InputFileError(path, f"{key} of type {found[key].dtype}", str(value.dtype))
-    _check_finite(weights, str(path))
 
 
 def _check_finite(weights: Mapping[str, Tensor], where: str) -> None:

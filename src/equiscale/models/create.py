@@ -113,7 +113,7 @@ def _load_pretrained(model: nn.Module, checkpoint: Checkpoint) -> None:
     target = model.state_dict()
     state = {
         key: _fit_channels(key, value, target, spec.in_channels, checkpoint.spec.in_channels)
-        for key, value in checkpoint.weights.items()
+        for key, value in sorted(checkpoint.weights.items())
         if keeps_head or not key.startswith("head.")
     }
     model.load_state_dict(state, strict=keeps_head)

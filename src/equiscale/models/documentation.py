@@ -49,14 +49,6 @@ def variants_table() -> str:
     )
 
 
-def models_promises() -> str:
-    """Return what each model of the package guarantees and where that ends."""
-    return "".join(
-        f"- **{card.name}.** {card.guarantee} *Limits:* {card.limits}\n"
-        for card in _package_cards(variants=False)
-    )
-
-
 def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = (headings, ("---",) * len(headings), *rows)
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
@@ -68,7 +60,7 @@ def _package_cards(variants: bool) -> list[ModelCard]:
 
 
 def _sets(card: ModelCard) -> str:
-    return _show_options({**card.fixed, **card.presets})
+    return _show_options(card.presets)
 
 
 def _show_options(options: Mapping[str, Any]) -> str:
@@ -90,7 +82,7 @@ def _show(value: object) -> str:
     return f"({', '.join(numbers)})"
 
 
-_BLOCKS = {"models": models_table, "variants": variants_table, "promises": models_promises}
+_BLOCKS = {"models": models_table, "variants": variants_table}
 
 if __name__ == "__main__":
     _page = Path(sys.argv[1])

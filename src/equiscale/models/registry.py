@@ -76,6 +76,14 @@ class ModelCard:
             if p.name not in (*_SIZES, *self.fixed) and p.kind is not p.VAR_KEYWORD
         }
 
+    @property
+    def version(self) -> int:
+        """The factory's attribute `version`, 1 if it has none.
+
+        It is part of a run's key. Raise it when the code or a default changes what is trained.
+        """
+        return getattr(self.factory, "version", 1)
+
     def build(self, in_channels: int, num_classes: int, **options: Any) -> nn.Module:  # noqa: ANN401 - each model has its own options
         """Call the factory, with the two sizes if it has arguments of these names."""
         sizes = {"in_channels": in_channels, "num_classes": num_classes}

@@ -1,4 +1,4 @@
-"""Shows the page on this machine and keeps it up to date while a sweep runs."""
+"""Serves the page on this machine and keeps it up to date while a sweep runs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from equiscale.core.errors import EquiscaleError, StorageError
 from equiscale.report.page import render_page
 
 LOOK_SECONDS = 2.0
+CLIENT_SECONDS = 10.0
+"""How long a client may take to send its request."""
+
 _log = logging.getLogger(__name__)
 
 # A script reloads: a refresh by <meta> of an address with a fragment only jumps to the fragment.
@@ -60,7 +63,7 @@ class LivePage:
 
 class _QuietServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Say nothing of a browser that went away before it had its answer."""
+        """Ignore clients that closed the connection before they had their answer."""
         if isinstance(sys.exc_info()[1], ConnectionError):
             _log.debug("%s went away", client_address)
         else:
@@ -80,6 +83,8 @@ class PageServer:
 
         class Handler(BaseHTTPRequestHandler):
             """Answers `/` with the page and `/version` with its number."""
+
+            timeout = CLIENT_SECONDS
 
             def do_GET(self) -> None:
                 """Answer a request."""
@@ -122,6 +127,11 @@ class PageServer:
 
 
 def _answer(handler: BaseHTTPRequestHandler, page: LivePage) -> None:
+    # Another name for this address is a page elsewhere that wants to read ours.
+    host = handler.headers.get("Host", "").rpartition(":")[0]
+    if host not in ("127.0.0.1", "localhost"):
+        handler.send_error(403, "wrong host")
+        return
     version, text = page.current()
     bodies = {"/": (text, "text/html; charset=utf-8"), "/version": (str(version), "text/plain")}
     path = handler.path.partition("?")[0]

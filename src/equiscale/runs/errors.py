@@ -14,7 +14,7 @@ class RunsError(EquiscaleError):
     def missing(cls, path: Path) -> RunsError:
         """Say that there is no such directory, and how to make one."""
         return cls(
-            f"there is no runs directory {str(path)!r}: give it with --results, or make one "
+            f"there is no runs directory {str(path)!r}: give it with --runs, or make one "
             "with `equiscale train` or `equiscale sweep`"
         )
 
@@ -36,4 +36,4 @@ class CorruptRecordError(RecordError):
 
 
 class NewerRecordError(RecordError):
-    """A record was written by a newer version of equiscale."""
+    """A record is intact, but a newer version of equiscale wrote it."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from equiscale.core.errors import OptionError
 from equiscale.core.files import canonical_json, content_hash
-from equiscale.core.protocol import TrainingProtocol
+from equiscale.core.protocol import TrainingProtocol, check_positive_number
 from equiscale.core.spec import Scenario
 
 RUN_ID_LENGTH = 16
@@ -27,8 +27,10 @@ class RunKey:
         scenario: Which object sizes are trained on and which are tested.
         seed: Seed of the weights and of everything random in training.
         learning_rate: Step size of the optimiser.
-        model_options: Arguments of the model that differ from its defaults.
+        model_options: Arguments of the model that were given.
         protocol: How the model is trained.
+        model_version: Version that the model declares (`ModelCard.version`). Version 1 adds
+            nothing to the run id.
     """
 
     model: str
@@ -39,12 +41,14 @@ class RunKey:
     learning_rate: float = 1e-3
     model_options: Mapping[str, Any] = field(default_factory=dict)
     protocol: TrainingProtocol = field(default_factory=TrainingProtocol)
+    model_version: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scenario", Scenario.named(self.scenario))
         object.__setattr__(self, "learning_rate", check_learning_rate(self.learning_rate))
         check_seed(self.seed)
         check_model_options(self.model_options)
+        check_positive_number("the version of a model", self.model_version)
 
     @cached_property
     def run_id(self) -> str:
@@ -55,7 +59,9 @@ class RunKey:
 
     def to_json(self) -> dict[str, Any]:
         """Return the key as plain JSON."""
+        version = {"model_version": self.model_version} if self.model_version != 1 else {}
         return {
+            **version,
             "model": self.model,
             "model_options": dict(self.model_options),
             "dataset": self.dataset,

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from equiscale.core.errors import EquiscaleError
+from equiscale.core.files import read_json
 
 LEASE_SECONDS = 180.0
 """How long a worker on another machine may be silent before its run is taken over."""
@@ -107,7 +108,7 @@ class Lease:
             thread.join()
 
     def release(self) -> None:
-        """Let anyone take the run over at once; what was reached stays."""
+        """Let anyone take the run over at once; its checkpoint stays."""
         with contextlib.suppress(OSError):
             os.utime(self._path, (0, 0))
 
@@ -169,7 +170,7 @@ def read_owner(directory: Path) -> Owner | None:
 def read_progress(directory: Path) -> dict[str, Any]:
     """Return how far a running run was at its last beat."""
     try:
-        progress = json.loads((directory / PROGRESS_FILE).read_text())
+        progress = read_json(directory / PROGRESS_FILE)
     except (OSError, ValueError):
         return {}
     return progress if isinstance(progress, dict) else {}
@@ -178,7 +179,7 @@ def read_progress(directory: Path) -> dict[str, Any]:
 def _read_owner(path: Path) -> Owner | None:
     """Return the owner, or None if the file is not (yet) complete: then only its age counts."""
     try:
-        return Owner(**json.loads(path.read_text()))
+        return Owner(**read_json(path))
     except (OSError, ValueError, TypeError):
         return None
 

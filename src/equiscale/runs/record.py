@@ -1,4 +1,4 @@
-"""The record of a run: what was asked, what came out, and in which surroundings.
+"""The record of a run: its key, its results, and the machine it ran on.
 
 A record is a directory named by its key's hash, with `record.json` (scalars, checksums),
 `arrays.npz` (predictions and other arrays; never pickled) and, if kept, `weights.safetensors`.
@@ -12,7 +12,8 @@ import dataclasses
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from equiscale.core.files import canonical_json, content_hash
+from equiscale.core.files import canonical_json, content_hash, parse_json
 from equiscale.runs.errors import CorruptRecordError, NewerRecordError
 from equiscale.runs.key import RunKey
 
@@ -30,6 +31,7 @@ RECORD_FILE = "record.json"
 ARRAYS_FILE = "arrays.npz"
 WEIGHTS_FILE = "weights.safetensors"
 
+_LARGEST_SIZE = 2**16 - 1
 IntArray = NDArray[np.integer[Any]]
 
 
@@ -208,14 +210,19 @@ class RunRecord:
         """Return the record that `to_files` packed, after checking every checksum.
 
         Raises:
-            NewerRecordError: A newer version of equiscale wrote it.
             CorruptRecordError: A file is missing, or not the one that was written.
+            NewerRecordError: The files are intact, but this version cannot read them.
         """
         content = _check_content(files, source)
         try:
-            return _unpack(content, files)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptRecordError(f"{source} is not a complete record: {error!r}") from error
+            record = _unpack(content, files)
+            _check_record(record)
+        except (LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+            raise NewerRecordError(
+                f"{source} was written by a newer version of equiscale ({error}); "
+                "pip install --upgrade equiscale"
+            ) from error
+        return record
 
 
 def read_record(directory: Path) -> RunRecord:
@@ -225,30 +232,27 @@ def read_record(directory: Path) -> RunRecord:
 
 
 def _check_content(files: Mapping[str, bytes], source: str) -> dict[str, Any]:
-    content = _parse(files.get(RECORD_FILE, b""), source)
-    found = content.get("format")
-    if isinstance(found, int) and found > RECORD_FORMAT:
-        raise NewerRecordError(
-            f"{source} has record format {found}, this version of equiscale reads up to "
-            f"{RECORD_FORMAT}: pip install --upgrade equiscale"
-        )
-    checksum = content.pop("checksum", None)
-    if checksum != content_hash(content):
-        raise CorruptRecordError(f"{source}: the checksum of {RECORD_FILE} does not match")
-    for name, expected in content["files"].items():
-        if hashlib.sha256(files.get(name, b"")).hexdigest() != expected:
-            raise CorruptRecordError(f"{source}: the checksum of {name} does not match")
-    return content
-
-
-def _parse(data: bytes, source: str) -> dict[str, Any]:
+    """Return what `record.json` holds, after checking that no file was damaged."""
     try:
-        content = json.loads(data)
+        content = parse_json(files.get(RECORD_FILE, b""))
     except ValueError as error:
         raise CorruptRecordError(f"{source}: {RECORD_FILE} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise CorruptRecordError(f"{source}: {RECORD_FILE} is not a JSON object")
-    return content
+    if isinstance(content, dict) and content.get("format") in range(RECORD_FORMAT + 1, 1000):
+        raise NewerRecordError(
+            f"{source} was written by a newer version of equiscale (record format "
+            f"{content['format']}); pip install --upgrade equiscale"
+        )
+    try:
+        signed = content.pop("checksum") == content_hash(content)
+        hashes = dict(content["files"])
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        signed, hashes = False, {}
+    if not signed:
+        raise CorruptRecordError(f"{source}: the checksum of {RECORD_FILE} does not match")
+    for name, expected in hashes.items():
+        if hashlib.sha256(files.get(name, b"")).hexdigest() != expected:
+            raise CorruptRecordError(f"{source}: the checksum of {name} does not match")
+    return cast(dict[str, Any], content)
 
 
 def _unpack(content: Mapping[str, Any], files: Mapping[str, bytes]) -> RunRecord:
@@ -265,6 +269,34 @@ def _unpack(content: Mapping[str, Any], files: Mapping[str, bytes]) -> RunRecord
         environment=surroundings["environment"],
         weights=files.get(WEIGHTS_FILE),
     )
+
+
+def _check_record(record: RunRecord) -> None:
+    """Raise `ValueError` unless everything in a record has the type that its readers expect."""
+    found = record.predictions
+    lengths = {array.shape for array in (found.predicted, found.labels, found.object_sizes)}
+    if len(lengths) != 1 or len(lengths.pop()) != 1:
+        raise ValueError("predictions that are not one number per image")
+    if not all(np.issubdtype(array.dtype, np.integer) for array in vars(found).values()):
+        raise ValueError("predictions that are not whole numbers")
+    if not 1 <= found.object_sizes.min() <= found.object_sizes.max() <= _LARGEST_SIZE:
+        raise ValueError("predictions at impossible object sizes")
+    record.key.scenario.train_sizes(found.sizes)  # raises if the sizes are not those of a scenario
+    epochs = (record.history.train_loss, record.history.valid_accuracy)
+    if len(epochs[0]) != len(epochs[1]) or not _are_numbers([*epochs[0], *epochs[1]]):
+        raise ValueError("a history that is not one loss and accuracy per epoch")
+    parts = [part for m in record.measurements.values() for part in (m.values, m.timings)]
+    if not all(isinstance(part, dict) for part in (record.timings, record.environment, *parts)):
+        raise ValueError("timings, environment or measurements without names")
+    seconds = [record.timings.get(name, []) for name in ("epoch_seconds", "train_seconds")]
+    if not all(isinstance(values, list) and _are_numbers(values) for values in seconds):
+        raise ValueError("seconds per epoch that are not numbers")
+    if not _are_numbers([record.timings.get("run_seconds", 0.0)]):
+        raise ValueError("seconds of the run that are not a number")
+
+
+def _are_numbers(values: Iterable[object]) -> bool:
+    return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
 
 
 def _unpack_measurements(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from equiscale.core.errors import EquiscaleError
-from equiscale.core.files import atomic_write, sync_directory, write_json
-from equiscale.runs.errors import CorruptRecordError, RunsError
+from equiscale.core.files import atomic_write, read_json, sync_directory, write_json
+from equiscale.runs.errors import CorruptRecordError, RecordError, RunsError
 from equiscale.runs.key import RunKey
 from equiscale.runs.lease import (
     LEASE_SECONDS,
@@ -53,10 +52,10 @@ class Failure:
 
     Args:
         key: The run.
-        kind: `diverged`: the loss was not finite; `error`: an exception; `died`: the process
-            was killed again and again.
+        kind: `diverged`: the loss was not finite; `error`: an exception; `died`: several
+            processes were killed.
         reason: One line.
-        traceback: The whole story, for the one who mends it.
+        traceback: Full traceback.
         environment: As in a record.
     """
 
@@ -141,8 +140,12 @@ class RunStore:
             if self.directory(key.run_id).is_dir() or self._failed(key.run_id).exists():
                 _remove(directory)
                 return None
-            if not (directory / _KEY_FILE).exists():
-                write_json(directory / _KEY_FILE, key.to_json())
+            try:
+                if not (directory / _KEY_FILE).exists():
+                    write_json(directory / _KEY_FILE, key.to_json())
+            except BaseException:
+                lease.release()
+                raise
         return lease
 
     def publish(self, record: RunRecord, lease: Lease) -> None:
@@ -157,7 +160,9 @@ class RunStore:
                 self._rename(staging, self.directory(record.key.run_id))
             except OSError:
                 _remove(staging)
-                raise
+                # Two owners may publish at once; the first to finish removes the other's files.
+                if not self.directory(record.key.run_id).is_dir():
+                    raise
             _remove(lease.directory)
 
     def fail(self, failure: Failure, lease: Lease) -> None:
@@ -167,6 +172,14 @@ class RunStore:
         with self._explained_errors():
             write_json(self._failed(failure.key.run_id), content)
             _remove(lease.directory)
+
+    def remove_leftovers(self) -> None:
+        """Remove the working directories of ended runs, which a killed owner left behind."""
+        for run_id in _names(self.root / "active"):
+            directory = self.working_directory(run_id)
+            ended = self.directory(run_id).is_dir() or self._failed(run_id).exists()
+            if ended and not is_alive(directory, self.lease_seconds):
+                _remove(directory)
 
     def forget_failures(self, run_ids: Iterable[str]) -> int:
         """Make failed runs missing again; return how many there were."""
@@ -181,16 +194,19 @@ class RunStore:
 
         Raises:
             CorruptRecordError: A checksum failed. The record is in `quarantine/` now, and the
-                run counts as missing.
+                run counts as missing; a directory that cannot be written stays as it is.
+            RecordError: The record is intact, but of a newer version or of another run.
         """
         directory = self.directory(run_id)
-        try:
-            with self._explained_errors():
+        with self._explained_errors():
+            inode = directory.stat().st_ino
+            try:
                 record = read_record(directory)
-            if record.key.run_id != run_id:
-                raise CorruptRecordError(f"{directory} holds the run {record.key.run_id}")
-        except CorruptRecordError as error:
-            raise CorruptRecordError(f"{error}; moved to {self._quarantine(run_id)}") from error
+            except CorruptRecordError as error:
+                moved = self._quarantine(run_id, inode)
+                raise CorruptRecordError(f"{error}; {moved}") from error
+        if record.key.run_id != run_id:
+            raise RecordError(f"{directory} holds the run {record.key.run_id}: rename it")
         return record
 
     def load_all(
@@ -200,8 +216,8 @@ class RunStore:
 
         Args:
             run_ids: Which; those without a record are left out.
-            problems: Collects what is wrong with records that had to be quarantined; without
-                it the first such record raises.
+            problems: Collects what is wrong with records that cannot be used; without it the
+                first of them raises.
         """
         wanted = None if run_ids is None else set(run_ids)
         for run_id in self.run_ids(RunState.DONE):
@@ -209,7 +225,7 @@ class RunStore:
                 continue
             try:
                 yield self.load(run_id)
-            except CorruptRecordError as error:
+            except RecordError as error:
                 if problems is None:
                     raise
                 problems.append(str(error))
@@ -226,9 +242,9 @@ class RunStore:
         """
         path = self._failed(run_id)
         try:
-            content = json.loads(path.read_text())
+            content = read_json(path)
             return Failure(**{**content, "key": RunKey.from_json(content["key"])})
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise RunsError(
                 f"cannot read why a run failed from {str(path)!r} ({error}): remove the file, and "
                 "the run counts as missing"
@@ -243,7 +259,7 @@ class RunStore:
         }
         for path, find in sources.items():
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError, EquiscaleError):
-                return RunKey.from_json(find(json.loads(path.read_text())))
+                return RunKey.from_json(find(read_json(path)))
         return None
 
     def progress(self, run_id: str) -> dict[str, Any]:
@@ -261,15 +277,20 @@ class RunStore:
     def _failed(self, run_id: str) -> Path:
         return self.root / "failed" / f"{run_id}.json"
 
-    def _quarantine(self, run_id: str) -> Path:
-        """Move a record out of the way; whoever comes second finds it moved."""
-        for number in itertools.count(1):
-            target = self.root / "quarantine" / f"{run_id}.{number}"
-            if not target.exists():
-                break
-        with self._explained_errors(), contextlib.suppress(FileNotFoundError):
-            self._rename(self.directory(run_id), target)
-        return target
+    def _quarantine(self, run_id: str, inode: int) -> str:
+        """Move the record that was read, not its successor; return what became of it."""
+        directory, parent = self.directory(run_id), self.root / "quarantine"
+        taken = (parent / f"{run_id}.{number}" for number in itertools.count(1))
+        target = next(path for path in taken if not path.exists())
+        try:
+            self._rename(directory, target)
+            if target.stat().st_ino != inode:  # quarantined and computed anew since it was read
+                self._rename(target, directory)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            return f"it cannot be moved to {parent} ({error.strerror})"
+        return f"moved to {target}"
 
     def _rename(self, source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)

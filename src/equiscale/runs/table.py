@@ -141,12 +141,12 @@ def _errors(run_id: str, name: str, values: Mapping[str, Any]) -> Iterator[Measu
                 run_id,
                 name,
                 "error",
-                values[item],
+                None if values[item] is None else float(values[item]),
                 stage=stage_name(stage),
-                from_size=first,
-                to_size=second,
-                objects=values["objects"],
-                undefined=values[f"{item}_undefined"],
+                from_size=int(first),
+                to_size=int(second),
+                objects=int(values["objects"]),
+                undefined=int(values[f"{item}_undefined"]),
             )
 
 

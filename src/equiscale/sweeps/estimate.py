@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,6 @@ class Timing:
 
     key: RunKey
     train_images: int
-    epochs: int
-    epoch_seconds: float
     run_seconds: float
 
     @cached_property
@@ -37,9 +36,7 @@ class Timing:
         return cls(
             key=record.key,
             train_images=count_train_images(record.key, objects, sizes),
-            epochs=len(record.history),
-            epoch_seconds=statistics.median(record.timings["epoch_seconds"]),
-            run_seconds=record.timings["run_seconds"],
+            run_seconds=record.timings.get("run_seconds", math.nan),
         )
 
 
@@ -47,7 +44,7 @@ class MeasuredRuns:
     """The timings of a store's finished runs; each record is read once.
 
     Attributes:
-        problems: What is wrong with records that had to be quarantined on the way.
+        problems: What is wrong with records that cannot be used.
     """
 
     def __init__(self, store: RunStore) -> None:
@@ -60,7 +57,7 @@ class MeasuredRuns:
         new = set(self._store.run_ids(RunState.DONE)) - set(self._timings)
         for record in self._store.load_all(new, self.problems):
             self._timings[record.key.run_id] = Timing.of(record)
-        return list(self._timings.values())
+        return [timing for timing in self._timings.values() if timing.run_seconds > 0]
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ TRIAL_SEEDS = 5
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A model of a sweep: its name and the options that differ from its defaults."""
+    """A model of a sweep: its name, the options that were given, and its version."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 1
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Sweep:
                         seed=self.seeds[0],
                         learning_rate=self.learning_rates[0],
                         protocol=self.protocol,
+                        model_version=model.version,
                     )
 
 

@@ -1,4 +1,4 @@
-"""The job: a key in, a record out. The only place where everything meets."""
+"""The job: a key in, a record out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from equiscale.data.dataset import StirDataset, load_dataset
 from equiscale.metrics.inference import device_of, evaluating
 from equiscale.models import create_model
 from equiscale.models.checkpoint import save_model
-from equiscale.models.provenance import model_fingerprint
 from equiscale.runs.errors import RunsError
 from equiscale.runs.key import RunKey
 from equiscale.runs.lease import LEASE_SECONDS, Lease, LeaseLostError
@@ -84,18 +83,18 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class Watcher:
-    """Who looks on while a run is computed.
+    """Callbacks of a run.
 
     Args:
         on_epoch: Called after each epoch.
-        should_stop: Asked before each step; when true, the run stops and can go on later.
+        should_stop: Called before each step; if it returns True, the run stops and can be resumed.
     """
 
     on_epoch: Callable[[Progress], None] = lambda progress: None
     should_stop: Callable[[], bool] = lambda: False
 
     def show(self, progress: Progress) -> None:
-        """Call `on_epoch`; if that cannot go on, say a pipe was closed, the run has not failed."""
+        """Call `on_epoch`; an error there (a closed pipe) interrupts the run, and is no failure."""
         try:
             self.on_epoch(progress)
         except (Exception, SystemExit) as error:
@@ -105,14 +104,14 @@ class Watcher:
 def run_job(
     key: RunKey, store: RunStore, settings: JobSettings, watcher: Watcher | None = None
 ) -> RunState:
-    """Compute a run that nobody else has, and store its record, or why it failed.
+    """Compute a run unless another worker has it, and store its record or why it failed.
 
     Returns:
-        DONE or FAILED; RUNNING if someone else has it.
+        DONE or FAILED; RUNNING if another worker has it.
 
     Raises:
-        RunsError: The runs directory cannot be written; the run can go on later.
-        InterruptedRunError: The watcher asked to stop; the run can go on later.
+        RunsError: The runs directory cannot be written; the run can be resumed.
+        InterruptedRunError: The watcher stopped it; the run can be resumed.
     """
     lease = store.lease(key)
     if lease is None:
@@ -122,7 +121,7 @@ def run_job(
             return _compute_or_fail(key, store, lease, settings, watcher or Watcher())
     except LeaseLostError:
         return store.state(key.run_id)
-    except (InterruptedRunError, RunsError, KeyboardInterrupt):
+    except BaseException:
         lease.release()
         raise
 
@@ -136,7 +135,7 @@ def _compute_or_fail(
     except (LeaseLostError, InterruptedRunError, RunsError):
         raise
     except (Exception, SystemExit) as error:
-        if watcher.should_stop():  # whatever it is, it came from being stopped
+        if watcher.should_stop():  # the error is a consequence of stopping
             raise InterruptedRunError("stopped") from error
         store.fail(_describe(key, error), lease)
         return RunState.FAILED
@@ -261,16 +260,13 @@ def _evaluate(
         predictions=predictions,
         measurements=collect_measurements(trainer.model, dataset, key),
         timings={**epochs, "test_seconds": test_seconds},
-        environment={
-            **describe_environment(device_of(trainer.model)),
-            "model_fingerprint": model_fingerprint(key.model),
-        },
+        environment=describe_environment(device_of(trainer.model)),
         weights=pack_weights(trainer.model, dataset) if settings.keep_weights else None,
     )
 
 
 def _report(lease: Lease, progress: Progress) -> None:
-    """Tell others how far the run is, and stop if someone has taken it over."""
+    """Report the progress of the run; raise if another worker has taken it over."""
     lease.check()
     lease.report(
         epoch=progress.epoch,
@@ -303,7 +299,7 @@ def _describe(key: RunKey, error: BaseException) -> Failure:
 
 @contextlib.contextmanager
 def _disk_problems_explained(store: RunStore) -> Iterator[None]:
-    """A disk that is full is not the run's fault: the run must be able to go on later."""
+    """Turn a full or read-only disk into a `RunsError`: the run has not failed."""
     try:
         yield
     except OSError as error:

@@ -1,36 +1,20 @@
-"""The launcher contract, and worker processes on this machine."""
+"""What a launcher is, and how one is found by its name."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
-from equiscale.core.cores import available_cores
 from equiscale.core.errors import EquiscaleError
-from equiscale.core.options import check_positive
-from equiscale.runs.errors import RunsError
 from equiscale.runs.key import RunKey
-from equiscale.runs.lease import read_owner, try_lease
-from equiscale.runs.store import Failure, RunStore
+from equiscale.runs.store import RunStore
 from equiscale.sweeps.job import JobSettings, Watcher, run_job
-from equiscale.sweeps.worker import EXIT_INTERRUPTED, EXIT_STORE, encode_work
+from equiscale.sweeps.plugins import Plugins
 
 POLL_SECONDS = 0.2
 MAX_DEATHS = 3
 """A run during which this many workers died is given up as failed."""
-
-KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 * 2**30)}
-"""Makes glibc keep the memory of freed tensors for the next ones. By default it goes back to the
-system, and every batch pays for the same pages again."""
 
 Tick = Callable[[], None]
 
@@ -40,7 +24,16 @@ class LaunchError(EquiscaleError):
 
 
 class Launcher(Protocol):
-    """Where runs are computed. Everything it has to know is in the keys and the settings."""
+    """Computes runs somewhere. All it needs to know is in the keys and the settings.
+
+    A launcher is a dataclass, and its fields are its options. A file with one::
+
+        @LAUNCHERS.register("mine")
+        @dataclass
+        class MyLauncher:
+            threads: int = 1
+            ...
+    """
 
     @property
     def slots(self) -> int:
@@ -50,117 +43,13 @@ class Launcher(Protocol):
         """Compute runs that are missing in the store, and return when there is no more to start.
 
         Args:
-            keys: The runs; some may be taken by others meanwhile.
+            keys: The runs; other sweeps may take some of them meanwhile.
             settings: Passed to the jobs.
             tick: To be called a few times per second while runs are computed.
         """
 
 
-@dataclass
-class _Worker:
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
-
-    def last_words(self) -> str:
-        """Return the end of what the worker printed."""
-        self.output.seek(0)
-        return self.output.read().decode(errors="replace")[-2000:].strip()
-
-    def close(self) -> None:
-        """Close the worker's pipe and output."""
-        self.output.close()
-        if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.close()
-
-
-@dataclass
-class LocalLauncher:
-    """Worker processes on this machine.
-
-    Several single-threaded workers beat one with several threads, so that is the default: one
-    per core, or `per_gpu` per GPU.
-
-    Args:
-        workers: Number of processes; None: one per core, or `per_gpu` per GPU.
-        threads: Threads of each; None: the cores divided by the workers.
-        gpus: Number of GPUs, over which the workers are dealt.
-        per_gpu: Workers per GPU, when `workers` is None.
-    """
-
-    workers: int | None = None
-    threads: int | None = None
-    gpus: int = 0
-    per_gpu: int = 1
-    _deaths: Counter[str] = field(default_factory=Counter, init=False)
-
-    def __post_init__(self) -> None:
-        given = {"workers": self.workers, "threads": self.threads, "per_gpu": self.per_gpu}
-        check_positive(**{name: value for name, value in given.items() if value is not None})
-
-    @property
-    def slots(self) -> int:
-        """How many workers there are."""
-        return self.workers or self.gpus * self.per_gpu or available_cores()
-
-    def run(self, keys: Sequence[RunKey], settings: JobSettings, tick: Tick) -> None:
-        """Compute runs in worker processes; a worker that dies is replaced."""
-        store = RunStore(settings.runs, settings.lease_seconds)
-        work = encode_work(keys, settings)
-        count = min(self.slots, len(keys))
-        with _stopping() as workers:
-            workers.extend(self._start(work, index, count) for index in range(count))
-            while any(worker.process.poll() is None for worker in workers):
-                time.sleep(POLL_SECONDS)
-                tick()
-                for index, worker in enumerate(workers):
-                    if worker.process.poll():
-                        self._bury(worker, keys, store)
-                        workers[index] = self._start(work, index, count)
-
-    def _start(self, work: bytes, index: int, count: int) -> _Worker:
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        process = subprocess.Popen(
-            [sys.executable, "-m", "equiscale.sweeps.worker"],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=self._environment(index, count),
-            start_new_session=True,  # Ctrl-C reaches only us: we stop the workers in order
-        )
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its death is noticed later
-            process.stdin.write(work)
-            process.stdin.flush()
-        return _Worker(process, output)
-
-    def _environment(self, index: int, count: int) -> dict[str, str]:
-        threads = str(self.threads or max(1, available_cores() // count))
-        chosen = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        if self.gpus:
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            devices = visible.split(",") if visible else [str(i) for i in range(self.gpus)]
-            chosen["CUDA_VISIBLE_DEVICES"] = devices[index % self.gpus]
-        allocator = KEEP_FREED_MEMORY if sys.platform == "linux" else {}
-        return {**allocator, **os.environ, **chosen, "PYTHONPATH": _import_path()}
-
-    def _bury(self, worker: _Worker, keys: Sequence[RunKey], store: RunStore) -> None:
-        """Find out why a worker died, and which run it was busy with."""
-        code, words = worker.process.returncode, worker.last_words()
-        worker.close()
-        if code == EXIT_STORE:
-            raise RunsError(words.splitlines()[-1])
-        if code == EXIT_INTERRUPTED:
-            return
-        busy = [key for key in keys if _is_owned_by(worker.process.pid, key, store)]
-        for key in busy:
-            self._deaths[key.run_id] += 1
-            if self._deaths[key.run_id] >= MAX_DEATHS:
-                _give_up(key, store, code, words)
-        if not busy:
-            self._deaths[""] += 1
-            if self._deaths[""] >= MAX_DEATHS:
-                raise LaunchError(f"worker processes end at once with exit code {code}: {words}")
+LAUNCHERS: Plugins[Launcher] = Plugins("launcher", "launch")
 
 
 @dataclass(frozen=True)
@@ -175,45 +64,3 @@ class InProcessLauncher:
         watcher = Watcher(on_epoch=lambda progress: tick())
         for key in keys:
             run_job(key, store, settings, watcher)
-
-
-def _import_path() -> str:
-    """Return the path that lets a worker import what this process can."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    entries = [entry for entry in given if entry] + [str(Path(p).resolve()) for p in sys.path]
-    return os.pathsep.join(dict.fromkeys(entries))
-
-
-def _is_owned_by(pid: int, key: RunKey, store: RunStore) -> bool:
-    owner = read_owner(store.working_directory(key.run_id))
-    return owner is not None and owner.pid == pid and owner.is_dead
-
-
-def _give_up(key: RunKey, store: RunStore, code: int, words: str) -> None:
-    lease = try_lease(store.working_directory(key.run_id), store.lease_seconds)
-    if lease is not None:
-        reason = f"{MAX_DEATHS} worker processes died during this run (exit code {code})"
-        store.fail(Failure(key, "died", reason, words), lease)
-
-
-@contextlib.contextmanager
-def _stopping() -> Iterator[list[_Worker]]:
-    """Yield a list for workers; those that still run at the end are told to stop, then killed."""
-    workers: list[_Worker] = []
-    try:
-        yield workers
-    finally:
-        for worker in workers:
-            if worker.process.poll() is None:
-                worker.process.terminate()
-        for worker in workers:
-            _wait_or_kill(worker.process)
-            worker.close()
-
-
-def _wait_or_kill(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -14,35 +14,36 @@ from pathlib import Path
 from typing import Any
 
 from equiscale.core.cores import available_cores
-from equiscale.core.errors import MissingExtraError, OptionError
-from equiscale.core.files import atomic_write, content_hash
+from equiscale.core.errors import OptionError
+from equiscale.core.files import atomic_write
 from equiscale.core.options import check_positive
 from equiscale.data.catalog import locate_dataset
 from equiscale.runs.errors import RunsError
-from equiscale.runs.key import RUN_ID_LENGTH, RunKey
-from equiscale.runs.lease import Lease, Owner
+from equiscale.runs.key import RunKey
+from equiscale.runs.lease import Lease
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import Failure, RunState, RunStore
 from equiscale.sweeps.job import JobSettings, run_job
-from equiscale.sweeps.launch import MAX_DEATHS, POLL_SECONDS, LaunchError, Tick
-
-try:
-    import ray
-    from ray.exceptions import RayError, RayTaskError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-except ImportError as error:
-    raise MissingExtraError("ray", "ray") from error
+from equiscale.sweeps.launch import LAUNCHERS, MAX_DEATHS, POLL_SECONDS, LaunchError, Tick
 
 CONNECT_SECONDS = 10.0
 
 
+def _ray() -> Any:  # noqa: ANN401 - Ray's types are its own
+    """Return the package, which takes seconds to import and need not be there."""
+    import ray
+
+    return ray
+
+
+@LAUNCHERS.register("ray", requires=("ray", "ray"))
 @dataclass
 class RayLauncher:
     """Ray tasks with CPU and GPU resources.
 
     Connects to the cluster of `address` or `RAY_ADDRESS`, or starts one on this machine. If every
-    node sees the runs directory, workers write there, with checkpoints; else they compute in a
-    directory of their own and send the record back. Tasks of a node that dies run again elsewhere.
+    node sees the runs directory, workers write there, with checkpoints. Otherwise they compute in a
+    temporary directory and send the record back. Tasks of a node that dies run again elsewhere.
 
     Args:
         threads: CPUs of each run.
@@ -63,7 +64,7 @@ class RayLauncher:
     def slots(self) -> int:
         """How many runs the cluster can compute at once."""
         self._connect()
-        resources = ray.cluster_resources()
+        resources = _ray().cluster_resources()
         gpus = int(resources.get("GPU", 0))
         return gpus * self.per_gpu or max(1, int(resources.get("CPU", 1)) // self.threads)
 
@@ -73,7 +74,7 @@ class RayLauncher:
         settings = replace(settings, threads=self.threads)
         store = RunStore(settings.runs, settings.lease_seconds)
         with _token(store) as token:
-            if all(ray.get([_look(node, token) for node in _live_nodes()])):
+            if all(_ray().get([_look(node, token) for node in _live_nodes()])):
                 tasks = _Tasks(self._remote(_compute), settings, store)
             else:
                 tasks = _TasksSentBack(self._remote(_compute_and_send), settings, store, self.slots)
@@ -81,6 +82,7 @@ class RayLauncher:
                 tasks.run(keys, tick)
 
     def _connect(self) -> None:
+        ray = _ray()
         if ray.is_initialized():
             return
         address = self.address or os.environ.get("RAY_ADDRESS")
@@ -88,10 +90,11 @@ class RayLauncher:
         try:
             _check_reachable(address)
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
-        except (OSError, RayError) as error:
+        except (OSError, ray.exceptions.RayError) as error:
             raise LaunchError(_explain(address, error)) from error
 
     def _remote(self, function: Any) -> Any:  # noqa: ANN401 - Ray's types are its own
+        ray = _ray()
         gpus = {"num_gpus": 1 / self.per_gpu} if ray.cluster_resources().get("GPU") else {}
         return ray.remote(num_cpus=self.threads, max_retries=MAX_DEATHS - 1, **gpus)(function)
 
@@ -113,7 +116,7 @@ class _Tasks:
             while waiting and len(self.pending) < self.limit:
                 self.submit(waiting.pop())
             if self.pending:
-                ready, _ = ray.wait(list(self.pending), timeout=POLL_SECONDS)
+                ready, _ = _ray().wait(list(self.pending), timeout=POLL_SECONDS)
                 for future in ready:
                     self._settle(future, self.pending.pop(future))
             tick()
@@ -126,7 +129,7 @@ class _Tasks:
     def close(self) -> None:
         """Stop what is still under way."""
         for future in self.pending:
-            ray.cancel(future, force=True)
+            _ray().cancel(future, force=True)
 
     def accept(self, key: RunKey, result: Any) -> None:  # noqa: ANN401 - depends on the task
         """Take what a task returned; here it has stored everything already."""
@@ -137,13 +140,14 @@ class _Tasks:
             self.store.fail(failure, lease)
 
     def _settle(self, future: Any, key: RunKey) -> None:  # noqa: ANN401
+        ray = _ray()
         try:
             self.accept(key, ray.get(future))
-        except RayTaskError as error:
+        except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, RunsError):
                 raise RunsError(str(error.cause)) from error
             self.give_up(key, Failure(key, "error", str(error.cause), str(error)))
-        except RayError as error:
+        except ray.exceptions.RayError as error:
             reason = f"{MAX_DEATHS} workers died during this run ({type(error).__name__})"
             self.give_up(key, Failure(key, "died", reason, str(error)))
 
@@ -154,6 +158,7 @@ class _TasksSentBack(_Tasks):
 
     leases: dict[str, tuple[Lease, contextlib.ExitStack]] = field(default_factory=dict)
     datasets: dict[str, Any] = field(default_factory=dict)
+    session: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def submit(self, key: RunKey) -> None:
         """Lease and start a run, unless someone else has it."""
@@ -163,8 +168,7 @@ class _TasksSentBack(_Tasks):
         alive = contextlib.ExitStack()
         alive.enter_context(lease.kept_alive())
         self.leases[key.run_id] = (lease, alive)
-        driver = Owner.current().machine
-        arguments = (key.to_json(), self.settings.to_json(), self._dataset(key), driver)
+        arguments = (key.to_json(), self.settings.to_json(), self._dataset(key), self.session)
         self.pending[self.function.remote(*arguments)] = key
 
     def accept(self, key: RunKey, result: Mapping[str, bytes] | Failure) -> None:
@@ -190,7 +194,7 @@ class _TasksSentBack(_Tasks):
     def _dataset(self, key: RunKey) -> Any:  # noqa: ANN401 - a reference into Ray's object store
         if key.dataset_hash not in self.datasets:
             path = locate_dataset(self.settings.sources.get(key.dataset_hash, key.dataset))
-            self.datasets[key.dataset_hash] = ray.put(path.read_bytes())
+            self.datasets[key.dataset_hash] = _ray().put(path.read_bytes())
         return self.datasets[key.dataset_hash]
 
     @contextlib.contextmanager
@@ -208,14 +212,18 @@ def _compute(key: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 
 def _compute_and_send(
-    key: Mapping[str, Any], settings: Mapping[str, Any], dataset: bytes, driver: str
+    key: Mapping[str, Any], settings: Mapping[str, Any], dataset: bytes, session: str
 ) -> dict[str, bytes] | Failure:
-    """Compute a run in a directory of this node, and return its record's files."""
+    """Compute a run in a directory of this node, and return its record's files.
+
+    A second try on this node finds the checkpoint of the first. Tasks of other drivers, which may
+    still live, have directories of their own, with names that nobody can guess.
+    """
     run = RunKey.from_json(key)
     where = JobSettings.from_json(settings)
-    # Tried again on this node it finds its checkpoint; another driver's run of this key does not.
-    own = content_hash([driver, where.runs])[:RUN_ID_LENGTH]
-    root = Path(tempfile.gettempdir()) / f"equiscale-{os.getuid()}" / own / run.run_id
+    own = Path(tempfile.gettempdir()) / f"equiscale-{session}"
+    own.mkdir(mode=0o700, exist_ok=True)
+    root = own / run.run_id
     source = root / f"{run.dataset}.npz"
     with atomic_write(source) as file:
         file.write(dataset)
@@ -227,6 +235,8 @@ def _compute_and_send(
         store.load(run.run_id).to_files() if state is RunState.DONE else store.failure(run.run_id)
     )
     shutil.rmtree(root)
+    with contextlib.suppress(OSError):  # other runs of this session are still there
+        own.rmdir()
     return sent
 
 
@@ -251,12 +261,14 @@ def _sees(path: str) -> bool:
 
 def _look(node: str, path: str) -> Any:  # noqa: ANN401 - a future
     """Ask a node whether it sees a file."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
     there = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(_sees).options(num_cpus=0, scheduling_strategy=there).remote(path)
+    return _ray().remote(_sees).options(num_cpus=0, scheduling_strategy=there).remote(path)
 
 
 def _live_nodes() -> list[str]:
-    return [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    return [node["NodeID"] for node in _ray().nodes() if node["Alive"]]
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,28 +11,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from equiscale.core.errors import EquiscaleError, MissingExtraError, OptionError
+from equiscale.core.errors import EquiscaleError, OptionError
 from equiscale.core.options import check_positive
 from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunStore
 from equiscale.sweeps.estimate import MeasuredRuns, estimate_run
 from equiscale.sweeps.job import JobSettings
-from equiscale.sweeps.launch import LocalLauncher, Tick
+from equiscale.sweeps.launch import LAUNCHERS, Tick
+from equiscale.sweeps.launch_local import LocalLauncher
 from equiscale.sweeps.worker import work
 from equiscale.training.loop import InterruptedRunError
 
-try:
-    import submitit
-except ImportError as error:
-    raise MissingExtraError("submitit", "slurm") from error
-
 UNKNOWN_SECONDS = 600.0
-"""What a run of a model that has never been timed is taken to cost."""
+"""Estimate for a run of a model that has never been timed."""
 
 USED_SHARE = 0.8
 """Share of a task's time limit that is filled by estimates."""
 
 QUEUE_SECONDS = 2.0
+SILENCE_SECONDS = 600.0
+"""How long squeue may fail before the sweep gives up waiting."""
+
+DEFAULT_ARRAY_SIZE = 1001
+"""Slurm's own limit on the tasks of an array, where it does not tell another."""
+
 _MAX_TIMEOUTS = 1000
 
 
@@ -82,19 +85,26 @@ class Pack:
         except InterruptedRunError:
             sys.exit(1)
 
-    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
-        """Return what is to be queued again; submitit asks before a time-out or preemption."""
+    def checkpoint(self) -> Any:  # noqa: ANN401 - submitit is not typed here
+        """Return what to queue again; submitit calls this before a time-out or preemption."""
+        import submitit
+
         self.is_stopping = True
         again = Pack(self.keys, self.settings, self.at_once)
         return submitit.helpers.DelayedSubmission(again)
 
 
+@LAUNCHERS.register("slurm", requires=("submitit", "slurm"))
 @dataclass
 class SlurmLauncher:
-    """An array job; its tasks share the runs directory, which all nodes must see.
+    """Array jobs; their tasks share the runs directory, which all nodes must see.
 
-    A task that reaches its time limit is queued again and goes on from the last checkpoint. If this
-    process is stopped, the array goes on without it.
+    A task that reaches its time limit is queued again and resumes from the last checkpoint. If this
+    process is stopped, the array goes on without it. More tasks than an array may have are
+    submitted as several arrays, one after the other.
+
+    submitit keeps pickles and logs in `slurm/` of the runs directory, readable and writable for the
+    owner only: whoever can write there can run code as the owner.
 
     Args:
         threads: CPUs of each run.
@@ -141,17 +151,16 @@ class SlurmLauncher:
         return self.tasks * self.per_gpu
 
     def run(self, keys: Sequence[RunKey], settings: JobSettings, tick: Tick) -> None:
-        """Submit the runs as one array and wait until it has left the queue."""
+        """Submit the runs and wait until they have left the queue."""
         settings = replace(settings, threads=self.threads)
         packs = [
             Pack([keys[index] for index in sorted(group)], settings, self.per_gpu)
             for group in self._pack(keys, settings)
         ]
-        jobs = self._executor(settings).submit_array(packs)
-        array = jobs[0].job_id.partition("_")[0]
-        while _is_queued(array):
-            tick()
-            time.sleep(QUEUE_SECONDS)
+        size = max_array_size()
+        for first in range(0, len(packs), size):
+            jobs = self._executor(settings).submit_array(packs[first : first + size])
+            _wait_for(jobs[0].job_id.partition("_")[0], tick)
 
     def _pack(self, keys: Sequence[RunKey], settings: JobSettings) -> list[list[int]]:
         timings = MeasuredRuns(RunStore(settings.runs)).timings()
@@ -159,8 +168,11 @@ class SlurmLauncher:
         return pack_runs(seconds, self.minutes * 60 * USED_SHARE * self.per_gpu)
 
     def _executor(self, settings: JobSettings) -> Any:  # noqa: ANN401 - submitit is not typed here
-        folder = RunStore(settings.runs).root / "slurm" / "%A"
-        executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=_MAX_TIMEOUTS)
+        import submitit
+
+        folder = RunStore(settings.runs).root / "slurm"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        executor = submitit.SlurmExecutor(folder=folder / "%A", max_num_timeout=_MAX_TIMEOUTS)
         executor.update_parameters(
             job_name="equiscale",
             time=self.minutes,
@@ -174,12 +186,36 @@ class SlurmLauncher:
         return executor
 
 
-def _is_queued(array: str) -> bool:
-    """Whether any task of an array is pending or running."""
-    command = ["squeue", "--noheader", "--jobs", array, "--format", "%T"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def max_array_size() -> int:
+    """Return how many tasks an array may have."""
+    done = _call("scontrol", "show", "config")
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.MULTILINE)
+    return max(1, (int(found[1]) if found else DEFAULT_ARRAY_SIZE) - 1)
+
+
+def _wait_for(array: str, tick: Tick) -> None:
+    """Wait until an array has left the queue; squeue may fail for a while."""
+    answered = time.monotonic()
+    while True:
+        queued, problem = _is_queued(array)
+        if problem is None:
+            answered = time.monotonic()
+        elif time.monotonic() - answered > SILENCE_SECONDS:
+            raise SlurmError(f"squeue keeps failing: {problem}")
+        if not queued:
+            return
+        tick()
+        time.sleep(QUEUE_SECONDS)
+
+
+def _is_queued(array: str) -> tuple[bool, str | None]:
+    """Return whether a task of an array is pending or running, and why that is not known."""
+    done = _call("squeue", "--noheader", "--jobs", array, "--format", "%T")
     if done.returncode == 0:
-        return bool(done.stdout.strip())
-    if "Invalid job id" in done.stderr:  # finished long enough ago to be forgotten
-        return False
-    raise SlurmError(f"squeue failed: {done.stderr.strip()}")
+        return bool(done.stdout.strip()), None
+    forgotten = "Invalid job id" in done.stderr  # it ended some time ago
+    return not forgotten, None if forgotten else done.stderr.strip()
+
+
+def _call(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)

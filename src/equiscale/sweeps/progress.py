@@ -35,8 +35,10 @@ class RunningRun:
     def load(cls, key: RunKey, store: RunStore) -> RunningRun:
         """Return a run as its worker has reported it."""
         progress: dict[str, Any] = store.progress(key.run_id)
-        names = ("epoch", "epochs_left", "valid_accuracy", "epoch_seconds")
-        return cls(key, **{name: progress[name] for name in names if name in progress})
+        kinds = {"epoch": int, "epochs_left": int, "valid_accuracy": float, "epoch_seconds": float}
+        known = {name: progress.get(name) for name in kinds}
+        usable: dict[str, Any] = {n: v for n, v in known.items() if type(v) is kinds[n]}
+        return cls(key, **usable)
 
     @property
     def max_epochs(self) -> int:
@@ -46,7 +48,9 @@ class RunningRun:
     @property
     def last_epoch(self) -> int:
         """The epoch after which it stops unless the validation accuracy improves again."""
-        return self.max_epochs if self.epochs_left is None else self.epoch + self.epochs_left
+        if self.epochs_left is None:
+            return self.max_epochs
+        return max(1, self.epoch + self.epochs_left)
 
     @property
     def seconds_left(self) -> float | None:

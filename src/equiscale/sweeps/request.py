@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from equiscale.core.spec import Scenario
 from equiscale.data.catalog import CARDS
 from equiscale.data.dataset import StirDataset, load_dataset
 from equiscale.models import MODEL_GROUPS, list_models, model_card
-from equiscale.models.provenance import model_fingerprint
 from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.estimate import Estimate, MeasuredRuns, estimate_runs
@@ -33,10 +33,11 @@ from equiscale.sweeps.sweep_file import ALL, SweepRequest
 
 WAIT_SECONDS = 1.0
 MAX_IDLE_ROUNDS = 3
+_log = logging.getLogger(__name__)
 
 
 class NoProgressError(EquiscaleError):
-    """Runs are started again and again, and nothing comes of it."""
+    """Several rounds of a sweep ended without a finished run."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,12 @@ class SweepStatus:
     Args:
         plan: The runs.
         states: State by run id.
-        problems: What is wrong with records that had to be quarantined.
-        doubts: Which models have changed since their runs were made.
+        problems: What is wrong with records that cannot be used.
     """
 
     plan: Plan
     states: dict[str, RunState]
     problems: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
 
     def keys(self, *states: RunState) -> list[RunKey]:
         """Return the runs in any of these states, in order."""
@@ -68,10 +67,10 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
     """Look up every name of a request, and check that each model can take each dataset."""
     if request.select_learning_rate and request.learning_rates:
         raise OptionError(
-            "either give learning rates or let them be selected: the selection always tries the "
+            "either give learning rates or have them selected: the selection always tries the "
             "two of the paper"
         )
-    # Names and numbers are looked at before a dataset is, which may have to be downloaded.
+    # Names and numbers are checked first: a dataset may have to be downloaded.
     models = find_choices(request)
     scenarios = find_scenarios(request.scenarios)
     protocol = TrainingProtocol(**request.training)
@@ -105,13 +104,14 @@ def find_models(names: Sequence[str]) -> list[str]:
 def find_choices(request: SweepRequest) -> tuple[ModelChoice, ...]:
     """Return every model of a request with each of its sets of options, all of them known."""
     names = find_models(request.models)
-    choices = tuple(choice for name in names for choice in request.variants(name))
+    choices = [choice for name in names for choice in request.variants(name)]
     for choice in choices:
         model_card(choice.name).check_options(choice.options)
+    versions = {name: model_card(name).version for name in names}
     unused = set(request.options) - set(names)
     if unused:
         raise OptionError(f"options for {', '.join(sorted(unused))}, which the sweep does not run")
-    return choices
+    return tuple(replace(choice, version=versions[choice.name]) for choice in choices)
 
 
 def _given_rates(request: SweepRequest) -> tuple[float, ...]:
@@ -157,12 +157,22 @@ def inspect_sweep(sweep: Sweep, store: RunStore) -> SweepStatus:
     """Return where a sweep stands, with every finished record of it checked."""
     problems: list[str] = []
     plan = plan_runs(sweep, {})
-    finished = _check_records(plan, store, problems)
+    accuracies = _check_records(plan, store, problems)
     if sweep.select_learning_rate:
-        accuracies = {run.key.run_id: run.valid_accuracy for run in finished}
         plan = plan_runs(sweep, accuracies | _diverged(plan, store))
-        finished = _check_records(plan, store, problems)
-    return SweepStatus(plan, _states(plan, store), tuple(problems), _find_doubts(finished))
+        _check_records(plan, store, problems)
+    return SweepStatus(plan, _states(plan, store), tuple(dict.fromkeys(problems)))
+
+
+def note_reused(keys: Iterable[RunKey]) -> None:
+    """Log that finished runs of a user's own models are reused: their code is not in the key."""
+    for model, count in Counter(key.model for key in keys if ":" in key.model).items():
+        _log.warning(
+            "reusing finished runs of %s: %d; to compute them anew after a change of its code, "
+            "raise its attribute `version`",
+            model,
+            count,
+        )
 
 
 def estimate_sweep(sweep: Sweep, status: SweepStatus, measured: MeasuredRuns) -> Estimate:
@@ -180,30 +190,36 @@ def run_sweep(
     settings: JobSettings,
     on_change: Callable[[SweepStatus], None] = lambda status: None,
 ) -> SweepStatus:
-    """Bring every run of a sweep to an end; also wait for those that other sweeps work on.
+    """Finish every run of a sweep, and wait for those that other sweeps compute.
 
-    A second call finds everything done and starts nothing. While runs are computed, `on_change` is
-    called about once per second.
+    A second call starts nothing. While runs are computed, `on_change` is called about once per
+    second.
     """
     idle_rounds = 0
+    status = inspect_sweep(sweep, store)
+    note_reused(status.keys(RunState.DONE))
+    store.remove_leftovers()
     while True:
-        status = inspect_sweep(sweep, store)
         on_change(status)
         missing = status.keys(RunState.MISSING)
         ticker = _Ticker(status, store, on_change)
         if missing:
+            store.check_writable()
             launcher.run(missing, settings, ticker)
             idle_rounds = 0 if _has_changed(status, store) else idle_rounds + 1
             if idle_rounds == MAX_IDLE_ROUNDS:
-                raise NoProgressError(f"{len(missing)} runs were started again and again in vain")
+                raise NoProgressError(
+                    f"none of {len(missing)} runs ended in {MAX_IDLE_ROUNDS} rounds"
+                )
         elif status.count(RunState.RUNNING):
             _wait_for_change(status, store, ticker)
         else:
             return status
+        status = inspect_sweep(sweep, store)
 
 
 class _Ticker:
-    """Looks at the store now and then, seldom enough to cost nothing."""
+    """Reads the states of a sweep's runs at intervals, long enough to cost little."""
 
     def __init__(
         self, status: SweepStatus, store: RunStore, on_change: Callable[[SweepStatus], None]
@@ -224,36 +240,10 @@ def _states(plan: Plan, store: RunStore) -> dict[str, RunState]:
     return store.states(key.run_id for key in plan.keys)
 
 
-@dataclass(frozen=True)
-class _FinishedRun:
-    """What a sweep has to know of a record, which is far larger."""
-
-    key: RunKey
-    valid_accuracy: float
-    model_fingerprint: str | None
-
-    @property
-    def model_has_changed(self) -> bool:
-        """Whether the model is not what it was when the run was made; False if unknown."""
-        return self.model_fingerprint not in (None, model_fingerprint(self.key.model))
-
-
-def _check_records(plan: Plan, store: RunStore, problems: list[str]) -> list[_FinishedRun]:
-    """Check a plan's finished records, and return what matters of them."""
-    return [
-        _FinishedRun(record.key, record.valid_accuracy, record.environment.get("model_fingerprint"))
-        for record in store.load_all((key.run_id for key in plan.keys), problems)
-    ]
-
-
-def _find_doubts(finished: Sequence[_FinishedRun]) -> tuple[str, ...]:
-    """Say of which models the code or a default has changed since their runs were made."""
-    changed = Counter(run.key.model for run in finished if run.model_has_changed)
-    return tuple(
-        f"{model} has changed since {count} of the finished runs shown here; to compute them anew, "
-        "use another runs directory or rename the model"
-        for model, count in changed.items()
-    )
+def _check_records(plan: Plan, store: RunStore, problems: list[str]) -> dict[str, float]:
+    """Check a plan's finished records, and return their validation accuracies by run id."""
+    records = store.load_all((key.run_id for key in plan.keys), problems)
+    return {record.key.run_id: record.valid_accuracy for record in records}
 
 
 def _diverged(plan: Plan, store: RunStore) -> dict[str, float]:

@@ -28,6 +28,16 @@ Options = Mapping[str, Any]
 _COMMENT = re.compile(r"""("[^"]*"|'[^']*')|#.*""")
 
 
+MAX_SEEDS = 100_000
+
+
+def first_seeds(count: int) -> tuple[int, ...]:
+    """Return the seeds 1…count."""
+    if not 1 <= count <= MAX_SEEDS:
+        raise OptionError(f"the number of seeds must be 1 to {MAX_SEEDS}, got {str(count)[:30]}")
+    return tuple(range(1, count + 1))
+
+
 class SweepFileError(OptionError):
     """A sweep file is not TOML, has an unknown key or a value of the wrong type."""
 
@@ -73,7 +83,7 @@ def read_sweep_file(path: Path) -> SweepRequest:
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SweepFileError(f"cannot read the sweep file {str(path)!r}: {error}") from error
     return _Reader(path, text).read(content)
 
@@ -120,9 +130,7 @@ class _Reader:
                 self._checked("seeds", check_seed, seed)
             return seeds
         count: int = self._check("seeds", value, int, expected)
-        if count < 1:
-            self._fail("seeds", f"must be at least 1, got {count}")
-        return tuple(range(1, count + 1))
+        return self._checked("seeds", first_seeds, count)
 
     def _training(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
         fields = {field.name: field for field in dataclasses.fields(TrainingProtocol)}

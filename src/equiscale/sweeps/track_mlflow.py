@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any
 
-from equiscale.core.errors import MissingExtraError
 from equiscale.core.files import canonical_json
 from equiscale.runs.key import RunKey
 from equiscale.runs.record import RunRecord
+from equiscale.sweeps.tracking import TRACKERS
 from equiscale.training.loop import Progress
 
 EXPERIMENT = "equiscale"
 _TAG = "equiscale.run_id"
 
 
-def check_installed() -> None:
-    """Raise `MissingExtraError` if MLflow is not there."""
-    if importlib.util.find_spec("mlflow") is None:
-        raise MissingExtraError("mlflow-skinny", "track")
-
-
-def create_tracker(key: RunKey, root: Path) -> MlflowTracker:
-    """Start following a run."""
-    check_installed()
-    return MlflowTracker(key, root)
-
-
+@TRACKERS.register("mlflow", requires=("mlflow", "track"))
 class MlflowTracker:
     """One MLflow run per run; a resumed run continues its own."""
 

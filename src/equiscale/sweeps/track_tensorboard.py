@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any
 
-from equiscale.core.errors import MissingExtraError
 from equiscale.runs.key import RunKey
 from equiscale.runs.record import RunRecord
+from equiscale.sweeps.tracking import TRACKERS
 from equiscale.training.loop import Progress
 
 
-def check_installed() -> None:
-    """Raise `MissingExtraError` if TensorBoard is not there."""
-    if importlib.util.find_spec("tensorboard") is None:
-        raise MissingExtraError("tensorboard", "track")
-
-
-def create_tracker(key: RunKey, root: Path) -> TensorBoardTracker:
-    """Start following a run."""
-    check_installed()
-    return TensorBoardTracker(key, root)
-
-
+@TRACKERS.register("tensorboard", requires=("tensorboard", "track"))
 class TensorBoardTracker:
     """One directory of events per run, named for people; a resumed run continues its curves."""
 

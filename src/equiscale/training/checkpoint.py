@@ -1,10 +1,12 @@
 """A run in progress as one file: weights, optimiser, best weights, history. No pickle.
 
-Random generators need no place in it: the loop seeds them anew for every epoch.
+The file is a SHA-256 digest followed by a safetensors file with that digest. It holds no state of
+random generators: the loop seeds them for every epoch.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
@@ -12,26 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from equiscale.core.files import atomic_write
+from equiscale.core.files import atomic_write, parse_json
 from equiscale.runs.record import History
 from equiscale.training.loop import EpochTimings, Trainer
 
-CHECKPOINT_FILE = "checkpoint.safetensors"
+CHECKPOINT_FILE = "checkpoint"
 CHECKPOINT_SECONDS = 10.0
 _STATE = "equiscale_state"
+_DIGEST = hashlib.sha256().digest_size
 _log = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """Saves a run now and then, and restores it.
+    """Saves a run at intervals, and restores it.
 
     Args:
         path: The file.
-        every_seconds: Least time between two saves, which bounds both what a crash costs and
-            what saving costs.
+        every_seconds: Shortest time between two saves.
     """
 
     def __init__(self, path: Path, every_seconds: float = CHECKPOINT_SECONDS) -> None:
@@ -48,14 +50,13 @@ class Checkpointer:
         return True
 
     def restore(self, trainer: Trainer) -> bool:
-        """Bring a run to where the file left it; return whether there was one that fits."""
+        """Restore a run from the file; return whether there was one that could be used."""
         if not self.path.exists():
             return False
         try:
             load_checkpoint(trainer, self.path)
         except (SafetensorError, KeyError, ValueError, TypeError) as error:
-            # Not worth a failed run: without a usable checkpoint it starts over.
-            _log.warning("starting over, %s cannot be used: %s", self.path, error)
+            _log.warning("restarting the run: %s cannot be used (%s)", self.path, error)
             self.path.unlink(missing_ok=True)
             return False
         return True
@@ -77,15 +78,18 @@ def save_checkpoint(trainer: Trainer, path: Path) -> None:
     }
     data = safetensors.torch.save(tensors, metadata={_STATE: json.dumps(state)})
     with atomic_write(path) as file:
-        file.write(data)
+        file.write(hashlib.sha256(data).digest() + data)
 
 
 def load_checkpoint(trainer: Trainer, path: Path) -> None:
-    """Bring a run to where `save_checkpoint` left it, or raise and leave it as it is."""
-    with safe_open(path, framework="pt") as file:
-        state = json.loads(file.metadata()[_STATE])
-        values: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    values |= state["optimizer"]
+    """Restore a run that `save_checkpoint` wrote, or raise and leave the trainer unchanged."""
+    content = path.read_bytes()
+    digest, data = content[:_DIGEST], content[_DIGEST:]
+    if hashlib.sha256(data).digest() != digest:
+        raise ValueError("its checksum does not match")
+    header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    state = parse_json(header["__metadata__"][_STATE].encode())
+    values: dict[str, Any] = {**safetensors.torch.load(data), **state["optimizer"]}
     history = History(**{name: tuple(items) for name, items in state["history"].items()})
     timings = EpochTimings(**{name: tuple(items) for name, items in state["timings"].items()})
     weights, best = _part(values, "model."), _part(values, "best.")
