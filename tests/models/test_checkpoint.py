@@ -234,7 +234,7 @@ def test_another_basis_is_noticed(tmp_path: Path) -> None:
     basis.unlink()
     os.mkfifo(basis)
     for name in (basis, tmp_path, tmp_path / "absent"):
-        with pytest.raises(InputFileError, match="not a regular file|found no file"):
+        with pytest.raises(InputFileError, match=r"not a regular file|found no file"):
             small_model("disco", basis=str(name))
     with pytest.raises(InputFileError, match=r"cannot be built .*not a regular file"):
         load_model(path)
