@@ -30,7 +30,7 @@ from study.tables import BLOCKS
 
 RUNS = ROOT / "study" / "runs"
 PAGES = {
-    "README.md": ("results",),
+    "README.md": ("highlights",),
     "docs/results.md": ("results", "published", "published-directions", "equivariance"),
     "docs/models.md": ("costs",),
     "docs/scale-channels.md": (

@@ -33,9 +33,30 @@ from study.evidence import (
 CONFUSED = (("mnist", Scenario.SMALL_TO_LARGE), ("emoji", Scenario.LARGE_TO_SMALL))
 
 
+Row = tuple[str, str, list[Any]]
+"""A model, the changes of its training, and its cells of the three transfer scenarios."""
+
+HEADLINE = ("standard", "pixel_pool", "scale_channels")
+NUM_HIGHLIGHTS = 7
+
+
 def models(evidence: Evidence) -> str:
     """Accuracy on the unseen sizes of emoji, and cost, of every model that was run."""
-    rows = []
+    return _models_table(evidence, _model_rows(evidence))
+
+
+def highlights(evidence: Evidence) -> str:
+    """The models of the picture, and the best of the others that ran in all three scenarios."""
+    rows = [row for row in _model_rows(evidence) if None not in row[2]]
+    shown = [row for row in rows if row[0] in HEADLINE and not row[1]]
+    best = [row for row in rows if row[1] or model_card(row[0]).group != "control"]
+    shown += [row for row in best if row not in shown][: NUM_HIGHLIGHTS - len(shown)]
+    return _models_table(evidence, [row for row in rows if row in shown])
+
+
+def _model_rows(evidence: Evidence) -> list[Row]:
+    """Return every model and every change of its training, the best first."""
+    rows: list[Row] = []
     for name in list_models():
         cells = [evidence.cell("emoji", scenario, name) for scenario in TRANSFER]
         if any(cells):
@@ -45,7 +66,10 @@ def models(evidence: Evidence) -> str:
         if changes := protocol_changes(str(protocol)):
             found = {row["scenario"]: row for row in part.to_dicts()}
             rows.append((str(name), changes, [found.get(s.value) for s in TRANSFER]))
-    rows.sort(key=lambda row: (row[2].count(None), -_mean_of_cells(row[2])))
+    return sorted(rows, key=lambda row: (row[2].count(None), -_mean_of_cells(row[2])))
+
+
+def _models_table(evidence: Evidence, rows: Sequence[Row]) -> str:
     headings = ["model", "parameters", *(s.value for s in TRANSFER), "training step", "inference"]
     means = (_best_published("emoji", scenario) for scenario in TRANSFER)
     best = ["*best published mean*", NONE, *means, NONE, NONE]
@@ -419,6 +443,7 @@ def epochs(evidence: Evidence) -> str:
 
 BLOCKS = {
     "results": models,
+    "highlights": highlights,
     "published": published,
     "others": others,
     "transfer": transfer,
