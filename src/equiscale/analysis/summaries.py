@@ -267,17 +267,17 @@ def summarize_costs(
     """
     measured = measurements.filter(measurement="cost")
     # An epoch of all2all sees three times the images of a third of the sizes.
-    thirds = [
-        (dataset, scenario, 3 * len(Scenario(scenario).train_sizes(own)) / len(own))
+    shares = [
+        (dataset, scenario, len(own) / (3 * len(Scenario(scenario).train_sizes(own))))
         for dataset, scenario in runs.select("dataset", "scenario").unique().iter_rows()
         for own in [sizes[dataset]]
     ]
-    schema = {"dataset": pl.String, "scenario": pl.String, "thirds": pl.Float64}
+    schema = {"dataset": pl.String, "scenario": pl.String, "third": pl.Float64}
     joined = runs.join(
-        pl.DataFrame(thirds, schema, orient="row"),
+        pl.DataFrame(shares, schema, orient="row"),
         on=("dataset", "scenario"),
         maintain_order="left",
-    ).with_columns((pl.col(name) / pl.col("thirds")).alias(label) for name, label in _TIMES.items())
+    ).with_columns((pl.col(name) * pl.col("third")).alias(label) for name, label in _TIMES.items())
     for name in _COSTS:
         values = measured.filter(quantity=name).select("run_id", pl.col("value").alias(name))
         joined = joined.join(values, on="run_id", how="left", maintain_order="left")
