@@ -11,11 +11,13 @@ import torch
 
 import equiscale.data.schema as schema
 from equiscale.analysis.runs import read_study
+from equiscale.analysis.standings import rank_standings
 from equiscale.core.errors import DatasetFormatError, OptionError
 from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.data.dataset import StirDataset, load_dataset, to_float
 from equiscale.data.schema import METADATA_KEYS, StirArrays, read_arrays, write_arrays
+from equiscale.report.page_data import page_data
 from equiscale.report.plots import plot_sizes
 from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunState, RunStore
@@ -118,3 +120,12 @@ def test_run_record_and_figure(arrays: StirArrays, tmp_path: Path) -> None:
     figure = plot_sizes(study)
     titles = [axis.get_title() for axis in figure.axes]
     assert titles[:2] == ["large → small", "train at 24-30"]
+    page = page_data(study)
+    assert page["datasets"][0]["sizes"] == SIZES[::-1]
+    trained = [scenario["train"] for scenario in page["scenarios"]]
+    assert trained == [{"shapes": [(30, 36)]}, {"shapes": [(24, 30)]}]
+    custom = Scenario("train@24-30")
+    standings = rank_standings(study, study.main_protocol, "shapes", [custom])
+    assert (
+        standings["train@24-30"].to_list() == study.cells.filter(scenario=custom)["mean"].to_list()
+    )

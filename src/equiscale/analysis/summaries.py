@@ -86,7 +86,7 @@ def dataset_sizes(runs: pl.DataFrame, measurements: pl.DataFrame) -> DatasetSize
     found = (
         runs.select("run_id", "dataset", "scenario")
         .join(tested, on="run_id", how="left")
-        .group_by("dataset")
+        .group_by("dataset", maintain_order=True)
         .agg(pl.col("scenario").unique(), pl.col("object_size").drop_nulls().unique().sort())
     )
     return {

@@ -57,13 +57,18 @@ def list_datasets() -> None:
 
     from equiscale.core.files import cache_directory
 
-    table = Table("name", "classes", "instances", "channels", "license", "published", "here")
-    table.columns[0].no_wrap = True
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "classes", "channels", "canvas", "sizes", "file"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("license")
     for card in (CARDS[name] for name in CARDS):
-        published = "yes" if card.published else "no, build it"
-        here = "yes" if dataset_path(card.name).is_file() or is_embedded(card.name) else ""
-        numbers = map(str, (card.num_classes, card.num_instances, card.channels))
-        table.add_row(card.name, *numbers, card.license.partition(";")[0], published, here)
+        here = dataset_path(card.name).is_file() or is_embedded(card.name)
+        file = "here" if here else "download" if card.published else "build"
+        canvas, sizes = card.layout.canvas, card.layout.sizes
+        numbers = map(str, (card.num_classes, card.channels, canvas))
+        size_range = f"{min(sizes)}…{max(sizes)}"
+        license_ = card.license.partition(";")[0]
+        table.add_row(card.name, *numbers, size_range, file, license_)
     _add_own_datasets(table)
     Console().print(table)
     typer.echo(f"Files are kept in {cache_directory()}")
@@ -316,7 +321,7 @@ def _add_own_datasets(table: Table) -> None:
 
     for path in sorted(cache_directory().glob(f"*{SUFFIX}")):
         if path.stem not in CARDS:
-            table.add_row(path.stem, "", "", "", "", "your own", "yes")
+            table.add_row(path.stem, *[""] * 4, "here", "your own")
 
 
 def _parse_sizes(text: str) -> list[int]:
