@@ -21,11 +21,11 @@ from PIL import Image
 
 from equiscale.build.emoji import build_emoji, find_icons
 from equiscale.build.idx import read_pair
-from equiscale.build.mnist import MNIST_MD5, build_mnist, render_grey
+from equiscale.build.mnist import MNIST_MD5, build_mnist, render_smooth
 from equiscale.build.photos import Box, Cutting, Photo, PhotoObject, PhotoTask, cut_photo
 from equiscale.build.signs import SIGN_FILES, build_signs
 from equiscale.build.vector import render_svg
-from equiscale.core.spec import OBJECT_SIZES
+from equiscale.core.spec import CANVAS, OBJECT_SIZES
 
 PHOTO_SIDES = (2592, 1944)  # a typical street photo
 OBJECT_SIDE = 200
@@ -76,7 +76,7 @@ def measure_mnist(source: Path) -> None:
         for size in OBJECT_SIZES:
             chosen = part.images[part.labels == 1]
             np.random.RandomState(42).shuffle(chosen)
-            render_grey(chosen[0], size, 0, 0)
+            render_smooth(chosen[0], size, 0, 0, CANVAS)
 
     ours = seconds(lambda: build_mnist(source, num_instances=5))
     show("mnist", 3 * 48 * 10 * 5, ours, len(OBJECT_SIZES), seconds(naive))

@@ -1,6 +1,6 @@
 """What the training loop costs besides forward, backward and optimiser step.
 
-Trains `standard` on emoji with everything a real run has (claim, checkpoints, progress) and counts
+Trains `standard` on emoji with everything a real run has (lease, checkpoints, progress) and counts
 the time inside the network and the optimiser; the rest of the epoch is overhead. It must stay
 below 5 %. CPU time, so that other programs on the machine do not count.
 
@@ -20,7 +20,7 @@ import torch
 
 from equiscale import Scenario, Split, create_model, load_dataset
 from equiscale.core.protocol import TrainingProtocol
-from equiscale.runs.lease import try_claim
+from equiscale.runs.lease import try_lease
 from equiscale.training.checkpoint import Checkpointer
 from equiscale.training.loop import LabelledImages, Progress, Trainer, seed_weights
 
@@ -65,16 +65,16 @@ def main() -> None:
     torch.Tensor.backward = network.around(torch.Tensor.backward)  # type: ignore[method-assign]
     trainer.optimizer.step = network.around(trainer.optimizer.step)  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as directory:
-        claim = try_claim(Path(directory))
-        assert claim is not None
+        lease = try_lease(Path(directory))
+        assert lease is not None
         checkpointer = Checkpointer(Path(directory) / "checkpoint")
 
         def on_epoch(progress: Progress) -> None:
-            claim.check()
-            claim.report(epoch=progress.epoch)
+            lease.check()
+            lease.report(epoch=progress.epoch)
             checkpointer.save_if_due(trainer)
 
-        with claim.kept_alive():
+        with lease.kept_alive():
             started = time.process_time()
             trainer.train(*parts, on_epoch)
             total = time.process_time() - started

@@ -22,10 +22,10 @@ from torch import nn
 
 from equiscale import Scenario, Split, load_dataset
 from equiscale.build.folder import FolderOptions, build_folder
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Layout
 from equiscale.data.schema import write_arrays
-from equiscale.metrics.accuracy import measure_predictions
-from equiscale.runs.key import TrainingProtocol
+from equiscale.sweeps.measurements import measure_predictions
 from equiscale.training.loop import LabelledImages, Trainer
 
 CLASSES, PHOTOS = 10, 100
