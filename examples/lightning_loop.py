@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 import equiscale
 
 dataset = equiscale.load_dataset("emoji")
-train_set = DataLoader(dataset.select("train", range(33, 49)), batch_size=32, shuffle=True)
-valid_set = DataLoader(dataset.select("valid", range(20, 65, 4)), batch_size=128)
+train_set = DataLoader(dataset.select("train", range(33, 49, 3)), batch_size=32, shuffle=True)
+valid_set = DataLoader(dataset.select("valid", range(20, 65, 8)), batch_size=128)
 network = equiscale.load_model("standard/emoji/mid2rest")  # or any classifier
 
 

@@ -16,7 +16,7 @@ from equiscale.layers.scaled.pooling import POOL_MODES
 SHAPES = [(1, 1, 16, 1), (3, 2, 17, 1), (9, 5, 24, 1), (2, 4, 40, 2)]
 """Samples, input channels, output channels, groups."""
 
-SIZES = [(7, 7, 3), (12, 9, 4), (11, 16, 5)]
+SIZES = [(7, 7, 3), (12, 9, 4), (11, 16, 5), (13, 13, 3)]
 """Height, width, kernel size."""
 
 
@@ -25,8 +25,10 @@ def main() -> None:
     library = native.Library(Path(sys.argv[1]))
     native._load = lambda: library  # type: ignore[assignment]
     pools, types = (None, *POOL_MODES), (torch.float32, torch.float64)
-    cases: Any = itertools.product(SHAPES, SIZES, pools, types, ("valid", "same"))
-    for (samples, channels, outputs, groups), (height, width, base), pool, dtype, padding in cases:
+    layouts = list(zip(SHAPES, SIZES, strict=True))
+    cases: Any = itertools.product(layouts, pools, types, ("valid", "same"))
+    for (shape, size), pool, dtype, padding in cases:
+        (samples, channels, outputs, groups), (height, width, base) = shape, size
         x = torch.randn(samples, channels, height, width, dtype=dtype).requires_grad_()
         weight = torch.randn(outputs, channels // groups, base, base, dtype=dtype).requires_grad_()
         output = scaled_conv2d(

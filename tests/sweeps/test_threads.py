@@ -23,7 +23,7 @@ def train(name: str, threads: int) -> tuple[float, dict[str, Tensor]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("name", [*list_models("paper"), *list_models("beyond")])
 def test_a_number_of_threads_gives_the_same_weights_each_time(name: str) -> None:
     """Another number of threads only rounds differently (docs/decisions/0306)."""
     before = torch.get_num_threads()
