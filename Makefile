@@ -9,7 +9,9 @@ EQUISCALE := $(BIN)/python -m equiscale
 
 # What `make demo` trains, and for how long: about five minutes on two idle cores. With so few
 # epochs a higher learning rate than the paper's gets further.
-DEMO_MODELS ?= standard,pixel_pool,scale_channels
+# pixel_pool takes part where the layer is compiled; in PyTorch operations it would take longer.
+LIBRARY := src/equiscale/layers/scaled/native/libscaled_conv
+DEMO_MODELS ?= standard,scale_channels$$(ls $(LIBRARY).* >/dev/null 2>&1 && echo ,pixel_pool)
 DEMO_EPOCHS ?= 10
 DEMO_RATE ?= 0.003
 

@@ -12,6 +12,7 @@ import torch
 
 import equiscale
 from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays
+from equiscale.layers.scaled.native import load_library
 
 EXTRAS = {"build", "report", "ray", "slurm", "track", "all"}
 
@@ -28,8 +29,9 @@ def main() -> None:
         equiscale.create_model(name, in_channels=1, num_classes=2)
     for name in equiscale.list_weights():
         equiscale.load_model(name)
-    layer = equiscale.SConv2d(1, 4, kernel_size=7, pool="pixel")
-    assert layer(torch.rand(2, 1, 20, 20)).shape == (2, 4, 14, 14)
+    layer = equiscale.SConv2d(1, 16, kernel_size=7, pool="pixel")
+    assert layer(torch.rand(2, 1, 20, 20)).shape == (2, 16, 14, 14)
+    assert load_library() is not None, "the wheel contains no compiled library"
     _train()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -14,16 +14,15 @@ from equiscale.layers.scaled.spectral.transforms import (
     analyse_adjoint,
     from_basis,
     join_parts,
+    join_quadrants,
     make_maps,
     make_maps_adjoint,
+    split_quadrants,
 )
 
 _CHUNK = {"cpu": 1 << 21}
 _CHUNK_ON_DEVICES = 1 << 25
 """Products of spectra that are computed at once: as many as caches or launches suggest."""
-
-Scored = tuple[Tensor, Tensor, Tensor]
-"""Scores that compete, the maps or numbers that they stand for, and scale indices."""
 
 
 def chunks(problem: Problem) -> Iterator[slice]:
@@ -36,19 +35,6 @@ def chunks(problem: Problem) -> Iterator[slice]:
         yield slice(first, min(first + step, plan.num_scales))
 
 
-def framed_maps(problem: Problem, bias: Tensor | None, scales: slice) -> Tensor:
-    """Return the maps of some kernel sizes, `[N, O, s, H, W]`, aligned and framed with zeros."""
-    plan = problem.plan
-    maps = make_maps(problem, scales)
-    if bias is not None:
-        maps = maps + bias[:, None, None, None]
-    (H, W), (height, width) = plan.output_size, maps.shape[-2:]
-    top, left = (H - height) // 2, (W - width) // 2
-    inside = plan.reached[scales, top : top + height, left : left + width]
-    maps = torch.where(inside, maps, 0.0)
-    return F.pad(maps, (left, W - width - left, top, H - height - top))
-
-
 def pool_maps(problem: Problem, bias: Tensor | None, pool: str) -> tuple[Tensor, Tensor]:
     """Return pooled maps and the chosen scale indices, see `scale_pool`.
 
@@ -56,17 +42,159 @@ def pool_maps(problem: Problem, bias: Tensor | None, pool: str) -> tuple[Tensor,
     whole stack, and the indices are empty.
     """
     if pool == "none":
-        maps = torch.cat([framed_maps(problem, bias, scales) for scales in chunks(problem)], 2)
-        return maps, maps.new_empty(0)
-    best: Scored | None = None
+        return _stack(problem, bias)
+    if pool == "pixel":
+        return _pool_pixels(problem, bias)
+    if pool == "global":
+        return _pool_globally(problem, bias)
+    return _pool_slices(problem, bias, pool)
+
+
+def _stack(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the maps of all kernel sizes, aligned and framed, `[N, O, S, H, W]`."""
+    plan = problem.plan
+    stack = [
+        _framed(problem, bias, scales).permute(3, 1, 5, 4, 0, 2).flatten(1, 2)
+        for scales in chunks(problem)
+    ]
+    maps = torch.cat(stack, 2)
+    assert maps.shape[2:] == (plan.num_scales, *plan.output_size)
+    return maps, maps.new_empty(0)
+
+
+def _framed(problem: Problem, bias: Tensor | None, scales: slice) -> Tensor:
+    """Return the maps of some kernel sizes, aligned and framed, `[H, G, W, N, s, O/G]`."""
+    plan = problem.plan
+    (H, W), (height, width) = plan.output_size, plan.extents(scales.start)
+    maps = join_quadrants(make_maps(problem, scales), (height, width))
+    if bias is not None:
+        maps = maps + bias.view(problem.groups, 1, 1, 1, -1)
+    top, left = (H - height) // 2, (W - width) // 2
+    inside = plan.reached[scales, top : top + height, left : left + width].permute(1, 2, 0)
+    maps = torch.where(inside[:, None, :, None, :, None], maps, 0.0)
+    sides = (0, 0, 0, 0, 0, 0, left, W - width - left, 0, 0, top, H - height - top)
+    return F.pad(maps, sides)
+
+
+def _pool_pixels(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Keep the maximum at every pixel; quadrants are joined once, at the end."""
+    plan, shift = problem.plan, _shift(problem, bias)
+    reach = _reach(plan)
+    (h, w), G = reach.shape, problem.groups
+    N, O = problem.spectrum.shape[4] // 2, problem.weight.shape[-1]
+    best = shift.new_full((4, h, G, w, N, O), -torch.inf)
+    choice = torch.zeros_like(best)
     for scales in chunks(problem):
-        maps = framed_maps(problem, bias, scales)
-        scores, values, index = _SCORES[pool](maps, problem.plan, scales)
-        pixels = maps[0, 0, 0].numel() if pool == "global" else 1
-        challenger = scores, values, index + scales.start * pixels
-        best = challenger if best is None else _better(best, challenger)
+        maps = make_maps(problem, scales)
+        own_h, own_w = maps.shape[1], maps.shape[3]
+        for offset, index in enumerate(range(scales.start, scales.stop)):
+            candidate = maps[..., offset, :]
+            if offset:  # the map is smaller than the first of its chunk
+                outside = (reach <= index)[:own_h, None, :own_w, None, None]
+                candidate = candidate.masked_fill(outside, -torch.inf)
+            _challenge(best[:, :own_h, :, :own_w], choice[:, :own_h, :, :own_w], candidate, index)
+    best += shift
+    framed = (reach < plan.num_scales)[:, None, :, None, None]
+    zeros = torch.where(framed, 0.0, -torch.inf).to(best).expand_as(best)
+    _challenge(best, choice, zeros, reach[:, None, :, None, None].to(best))
+    return _by_sample(join_quadrants(best, plan.output_size)), _by_sample(
+        join_quadrants(choice, plan.output_size)
+    )
+
+
+def _challenge(best: Tensor, choice: Tensor, candidate: Tensor, index: int | Tensor) -> None:
+    """Let a candidate replace what it exceeds, in place.
+
+    Indices only grow, so that the larger one is the later one. They are floating-point numbers,
+    which are compared faster.
+    """
+    wins = torch.empty_like(best)
+    torch.gt(candidate, best, out=wins)
+    torch.maximum(choice, wins.mul_(index), out=choice)
+    torch.maximum(best, candidate, out=best)
+
+
+def _pool_slices(problem: Problem, bias: Tensor | None, pool: str) -> tuple[Tensor, Tensor]:
+    """Keep the map with the highest score of every sample and channel."""
+    plan, best, winner = problem.plan, None, None
+    kept: Tensor | None = None
+    areas = plan.reached.sum((1, 2))
+    for scales in chunks(problem):
+        maps = _framed(problem, bias, scales)
+        if pool == "slice":
+            scores = maps.amax((0, 2))
+        else:
+            scores = maps.sum((0, 2))
+            if pool == "mean_energy":
+                scores = scores / areas[scales, None]
+        top, index = scores.max(2)  # [G, N, O]
+        places = index[None, :, None, :, None, :].expand(*maps.shape[:4], 1, -1)
+        chosen = maps.gather(4, places).squeeze(4)
+        if best is None or winner is None or kept is None:
+            best, winner, kept = top, index, chosen
+            continue
+        wins = (top > best) | (top.isnan() & ~best.isnan())
+        best = torch.where(wins, top, best)
+        winner = torch.where(wins, index + scales.start, winner)
+        kept = torch.where(wins[:, None], chosen, kept)
+    assert kept is not None
+    assert winner is not None
+    return _by_sample(kept), winner.transpose(0, 1).flatten(1)
+
+
+def _pool_globally(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Keep the maximum of every sample and channel, and its flat index into `[S, H, W]`."""
+    plan, shift, reach = problem.plan, _shift(problem, bias)[:, 0], _reach(problem.plan)
+    pixels = plan.output_size[0] * plan.output_size[1]
+    best: Tensor | None = None
+    places: Tensor | None = None
+    for scales in chunks(problem):
+        maps = make_maps(problem, scales)
+        where = _flat_places(plan, maps.shape[1], maps.shape[3])
+        for offset, index in enumerate(range(scales.start, scales.stop)):
+            candidate = maps[..., offset, :]
+            if offset:
+                outside = (reach <= index)[: maps.shape[1], None, : maps.shape[3], None, None]
+                candidate = candidate.masked_fill(outside, -torch.inf)
+            values, flat = candidate.movedim(2, 3).flatten(0, 2).max(0)  # [G, N, O]
+            values, place = values + shift, where[flat] + index * pixels
+            if best is None or places is None:
+                best, places = values, place
+            wins = (values > best) | (values.isnan() & ~best.isnan())
+            best, places = torch.where(wins, values, best), torch.where(wins, place, places)
+            if plan.extents(index) != plan.output_size:  # a corner of the frame is zero
+                places = torch.where(best < 0, index * pixels, places)
+                best = best.clamp_min(0)
     assert best is not None
-    return best[1], best[2]
+    assert places is not None
+    by_sample = [part.transpose(0, 1).flatten(1).contiguous() for part in (best, places)]
+    return by_sample[0], by_sample[1]
+
+
+def _flat_places(plan: Plan, h: int, w: int) -> Tensor:
+    """Return `[4 h w]`: where the pixels of the quadrants lie in `[H, W]`."""
+    (H, W), device = plan.output_size, plan.reached.device
+    y, x = torch.arange(h, device=device)[:, None], torch.arange(w, device=device)
+    rows, columns = (H // 2 + y, (H - 1) // 2 - y), (W // 2 + x, (W - 1) // 2 - x)
+    return torch.stack([row * W + column for row in rows for column in columns]).flatten()
+
+
+def _shift(problem: Problem, bias: Tensor | None) -> Tensor:
+    """Return the bias, `[G, 1, 1, O/G]`."""
+    if bias is None:
+        bias = problem.weight.new_zeros(problem.groups * problem.weight.shape[-1])
+    return bias.view(problem.groups, 1, 1, -1)
+
+
+def _reach(plan: Plan) -> Tensor:
+    """Return `[h, w]`: how many maps reach each pixel of one quadrant; all four are alike."""
+    (H, W), counts = plan.output_size, plan.reached.sum(0)
+    return counts[H // 2 :, W // 2 :]
+
+
+def _by_sample(maps: Tensor) -> Tensor:
+    """`[H, G, W, N, O/G] -> [N, O, H, W]`, contiguous."""
+    return maps.permute(3, 1, 4, 0, 2).flatten(1, 2).contiguous()
 
 
 def maps_backward(
@@ -84,12 +212,20 @@ def maps_backward(
     plan, num_samples = problem.plan, len(grad)
     spectrum_grad = torch.zeros_like(problem.spectrum) if input_wanted else None
     weight_grad = torch.zeros_like(problem.weight)
+    quadrants = _quadrants_of(grad, problem.groups)
+    if choice.numel():
+        per_map = choice if pool == "pixel" else choice[:, :, None, None].expand(grad.shape)
+        choices = _quadrants_of(per_map.to(grad), problem.groups)
     for scales in chunks(problem):
-        own = _own_part(grad, choice, pool, scales)
-        (H, W), (height, width) = plan.output_size, plan.extents(scales.start)
-        top, left = (H - height) // 2, (W - width) // 2
-        inner = own[..., top : top + height, left : left + width]
-        spectrum, weight = make_maps_adjoint(problem, scales, inner, input_wanted)
+        h, w = plan.halves(scales.start)
+        own = quadrants[:, :h, :, :w]
+        if pool == "none":
+            own = own[..., scales, :]
+        else:
+            index = torch.arange(scales.start, scales.stop, device=grad.device)[:, None]
+            matches = choices[:, :h, :, :w, :, None] == index
+            own = own[..., None, :] * matches
+        spectrum, weight = make_maps_adjoint(problem, scales, own, input_wanted)
         weight_grad += weight
         if spectrum_grad is not None and spectrum is not None:
             spectrum_grad += spectrum
@@ -99,60 +235,9 @@ def maps_backward(
     return x_grad, from_basis(join_parts(weight_grad, plan), plan)
 
 
-def _own_part(grad: Tensor, choice: Tensor, pool: str, scales: slice) -> Tensor:
-    """Return `[N, O, s, H, W]`: the gradient of the maps of some kernel sizes."""
-    if pool == "none":
-        return grad[:, :, scales]
-    index = torch.arange(scales.start, scales.stop, device=grad.device)[:, None, None]
-    per_pixel = choice[:, :, None] if pool == "pixel" else choice[:, :, None, None, None]
-    return torch.where(per_pixel == index, grad[:, :, None], 0.0)
-
-
-def _better(best: Scored, challenger: Scored) -> Scored:
-    """Replace what is exceeded; equal scores keep the smaller kernel, and NaN stays."""
-    old, new = best[0], challenger[0]
-    wins = (new > old) | (new.isnan() & ~old.isnan())
-    scores = torch.where(wins, new, old)
-    values = torch.where(
-        wins[(...,) + (None,) * (best[1].ndim - wins.ndim)], challenger[1], best[1]
-    )
-    return scores, values, torch.where(wins, challenger[2], best[2])
-
-
-def _score_pixels(maps: Tensor, plan: Plan, scales: slice) -> Scored:
-    values, index = maps.max(2)
-    return values, values, index
-
-
-def _score_slices(maps: Tensor, plan: Plan, scales: slice) -> Scored:
-    return _choose(maps, maps.amax((3, 4)))
-
-
-def _score_energy(maps: Tensor, plan: Plan, scales: slice) -> Scored:
-    return _choose(maps, maps.sum((3, 4)))
-
-
-def _score_mean_energy(maps: Tensor, plan: Plan, scales: slice) -> Scored:
-    areas = plan.reached[scales].sum((1, 2))
-    return _choose(maps, maps.sum((3, 4)) / areas)
-
-
-def _score_globally(maps: Tensor, plan: Plan, scales: slice) -> Scored:
-    values, index = maps.flatten(2).max(2)
-    return values, values, index
-
-
-def _choose(maps: Tensor, scores: Tensor) -> Scored:
-    """Take the map with the highest score, `[N, O, s, H, W] -> [N, O, H, W]`."""
-    best, index = scores.max(2)
-    places = index[:, :, None, None, None].expand(-1, -1, 1, *maps.shape[3:])
-    return best, maps.gather(2, places).squeeze(2).clone(), index
-
-
-_SCORES: dict[str, Callable[[Tensor, Plan, slice], Scored]] = {
-    "pixel": _score_pixels,
-    "slice": _score_slices,
-    "energy": _score_energy,
-    "mean_energy": _score_mean_energy,
-    "global": _score_globally,
-}
+def _quadrants_of(maps: Tensor, groups: int) -> Tensor:
+    """`[N, O, (S,) H, W] -> [4, h, G, w, N, (S,) O/G]`."""
+    by_group = maps.unflatten(1, (groups, -1))  # [N, G, O, (S,) H, W]
+    scale = (3,) if maps.ndim == 5 else ()
+    order = (by_group.ndim - 2, 1, by_group.ndim - 1, 0, *scale, 2)
+    return split_quadrants(by_group.permute(order))

@@ -115,13 +115,29 @@ def join_parts(grad: Tensor, plan: Plan) -> Tensor:
 
 
 def make_maps(problem: Problem, scales: slice) -> Tensor:
-    """Return the maps of some kernel sizes, `[N, O, s, H, W]`, without bias and frame.
+    """Return the maps of some kernel sizes as quadrants, `[4, h, G, w, N, s, O/G]`, without bias.
 
-    All have the size of the first of them; beyond its own size a map has no meaning.
+    The quadrants lie at (+, +), (+, -), (-, +), (-, -) of (δy, δx), counted from the centre that
+    all maps share. All have the size of the first map; beyond its own size a map has no meaning.
     """
     products = _mix(problem, _kernels(problem, scales))
     even, odd = _synthesise_rows(products, problem.plan, scales.start)
-    return _synthesise_columns(even, odd, problem, scales)
+    quadrants = _synthesise_columns(even, odd, problem.plan, scales.start)
+    return quadrants.unflatten(-1, (scales.stop - scales.start, -1))
+
+
+def join_quadrants(quadrants: Tensor, size: tuple[int, int]) -> Tensor:
+    """`[4, h, G, w, N, …] -> [H, G, W, N, …]`: whole maps of this size."""
+    lower = _join(quadrants[0], quadrants[1], size[1], 2)
+    upper = _join(quadrants[2], quadrants[3], size[1], 2)
+    return _join(lower, upper, size[0], 0)
+
+
+def split_quadrants(maps: Tensor) -> Tensor:
+    """`[H, G, W, N, …] -> [4, h, G, w, N, …]`: transpose of `join_quadrants`."""
+    lower, upper = _join_adjoint(maps, maps.shape[0], 0)
+    halves = (*_join_adjoint(lower, maps.shape[2], 2), *_join_adjoint(upper, maps.shape[2], 2))
+    return torch.stack(halves)
 
 
 def _kernels(problem: Problem, scales: slice) -> Tensor:
@@ -159,24 +175,23 @@ def _synthesise_rows(products: Tensor, plan: Plan, first: int) -> tuple[Tensor, 
     return even.unflatten(2, shape), odd.unflatten(2, shape)
 
 
-def _synthesise_columns(even: Tensor, odd: Tensor, problem: Problem, scales: slice) -> Tensor:
-    """Return the maps, `[N, O, s, H, W]`. Step 5."""
-    plan, first = problem.plan, scales.start
-    height, width = plan.extents(first)
+def _synthesise_columns(even: Tensor, odd: Tensor, plan: Plan, first: int) -> Tensor:
+    """Return the quadrants of the maps, `[4, h, G, w, N, (s, O/G)]`. Step 5."""
     cosine, sine = plan.columns.waves[:, : plan.columns.half(first)].unbind()
-    V, h, G, _, N, _ = even.shape
 
     def transform(wave: Tensor, rows: Tensor, part: int) -> Tensor:
-        return wave @ rows[:, :, :, part].reshape(V, -1)
+        return wave @ rows[:, :, :, part].permute(1, 2, 0, 3, 4).flatten(3)
 
     even_cosine, even_sine = transform(cosine, even, 0), transform(sine, even, 1)
     odd_cosine, odd_sine = transform(cosine, odd, 1), transform(sine, odd, 0)
-    right, left = even_cosine - even_sine, even_cosine + even_sine
-    odd_right, odd_left = odd_cosine + odd_sine, odd_cosine - odd_sine
-    lower = _join(right - odd_right, left - odd_left, width, 0).view(width, h, -1)
-    upper = _join(right + odd_right, left + odd_left, width, 0).view(width, h, -1)
-    maps = _join(lower, upper, height, 1).view(width, height, G, N, scales.stop - first, -1)
-    return maps.permute(3, 2, 5, 4, 1, 0).flatten(1, 2)
+    right, left = even_cosine - even_sine, even_cosine.add_(even_sine)
+    odd_right, odd_left = odd_cosine + odd_sine, odd_cosine.sub_(odd_sine)
+    quadrants = right.new_empty(4, *right.shape)
+    torch.sub(right, odd_right, out=quadrants[0])
+    torch.sub(left, odd_left, out=quadrants[1])
+    torch.add(right, odd_right, out=quadrants[2])
+    torch.add(left, odd_left, out=quadrants[3])
+    return quadrants.unflatten(-1, even.shape[4:])
 
 
 def _join(positive: Tensor, negative: Tensor, extent: int, axis: int) -> Tensor:
@@ -190,7 +205,8 @@ def make_maps_adjoint(
 ) -> tuple[Tensor | None, Tensor]:
     """Transpose of `make_maps`: return the gradients of spectrum, if wanted, and weight."""
     plan = problem.plan
-    products = _synthesise_rows_adjoint(*_synthesise_columns_adjoint(grad, problem, scales), plan)
+    rows = _synthesise_columns_adjoint(grad.flatten(5), plan, scales.start)
+    products = _synthesise_rows_adjoint(*rows, plan)
     spectrum = problem.spectrum.flatten(0, 3)
     weight_grad = _kernels_adjoint(problem, scales, torch.bmm(spectrum.transpose(1, 2), products))
     if not input_wanted:
@@ -221,23 +237,16 @@ def _synthesise_rows_adjoint(even: Tensor, odd: Tensor, plan: Plan) -> Tensor:
     return products.view(-1, 2 * even.shape[4], even.shape[5])
 
 
-def _synthesise_columns_adjoint(
-    grad: Tensor, problem: Problem, scales: slice
-) -> tuple[Tensor, Tensor]:
+def _synthesise_columns_adjoint(quadrants: Tensor, plan: Plan, first: int) -> tuple[Tensor, Tensor]:
     """Transpose of `_synthesise_columns`."""
-    plan, G = problem.plan, problem.groups
-    height, width = plan.extents(scales.start)
-    cosine, sine = plan.columns.waves[:, : plan.columns.half(scales.start)].unbind()
-    maps = grad.unflatten(1, (G, -1)).permute(5, 4, 1, 0, 3, 2).flatten(4)
-    lower, upper = _join_adjoint(maps, height, 1)
-    (right, left), (upper_right, upper_left) = (
-        _join_adjoint(half, width, 0) for half in (lower, upper)
-    )
-    odd_right, odd_left = upper_right - right, upper_left - left
-    right, left = right + upper_right, left + upper_left
+    cosine, sine = plan.columns.waves[:, : plan.columns.half(first)].unbind()
+    lower_right, lower_left, upper_right, upper_left = quadrants.flatten(4).unbind()
+    right, left = lower_right + upper_right, lower_left + upper_left
+    odd_right, odd_left = upper_right - lower_right, upper_left - lower_left
+    N, columns = quadrants.shape[4:]
 
     def transform(wave: Tensor, rows: Tensor) -> Tensor:
-        return (wave.T @ rows.flatten(1)).view(-1, *rows.shape[1:])
+        return (wave.T @ rows).unflatten(-1, (N, columns)).permute(2, 0, 1, 3, 4)
 
     even = transform(cosine, right + left), transform(sine, left - right)
     odd = transform(sine, odd_right - odd_left), transform(cosine, odd_right + odd_left)
