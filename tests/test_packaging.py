@@ -92,16 +92,11 @@ def test_without_extras_everything_else_imports() -> None:
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, time\n"
-        "start = time.process_time(); import json, logging, dataclasses, pathlib\n"
-        "middle = time.process_time(); import equiscale; equiscale.EquiscaleError\n"
-        "end = time.process_time()\n"
+        "import sys\nimport equiscale\nequiscale.EquiscaleError\n"
         "heavy = {'torch', 'numpy', 'scipy', 'polars', 'matplotlib', 'rich', 'typer'}\n"
-        "print(sorted(heavy & set(sys.modules)), end - middle)\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
     )
-    loaded, seconds = run(code).stdout.rsplit(" ", 1)
-    assert loaded == "[]"
-    assert float(seconds) < 0.3, "CPU seconds of `import equiscale`"
+    assert run(code).stdout.strip() == "[]"
 
 
 def test_help_does_not_load_torch() -> None:

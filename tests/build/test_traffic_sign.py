@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from equiscale.build import photos
+from equiscale.build.choosing import deal_largest
 from equiscale.build.photos import BadPictureError
 from equiscale.build.traffic_sign import build_traffic_sign
 from equiscale.core.errors import SourceError, TooFewInstancesError
@@ -102,19 +103,17 @@ def test_signs_fill_their_boxes_over_their_surroundings(signs: StirArrays) -> No
         assert not outside.any()
 
 
-def test_largest_are_dealt_round_robin(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one instance per split, the three largest go to train, valid and test in this order."""
-    chosen: list[photos.PhotoObject] = []
-    original = photos.cut_object
-
-    def spy(image: Any, item: photos.PhotoObject, cutting: photos.Cutting) -> photos.Cutouts:
-        chosen.append(item)
-        return original(image, item, cutting)
-
-    monkeypatch.setattr(photos, "cut_object", spy)
-    build_traffic_sign(source, num_instances=1)
-    sides = [item.box.width for item in chosen if item.label == "warning--children--g1"]
-    assert sorted(sides, reverse=True) == [90, 86, 82]
+def test_largest_are_dealt_round_robin() -> None:
+    """The largest goes to train, the second to valid, the third to test, and so on."""
+    signs = [
+        photos.PhotoObject(
+            photos.Photo(Path("a.jpg")), photos.Box(0, 0, side, side), "stop", f"{side}"
+        )
+        for side in (70, 95, 66, 90, 82, 86, 100)
+    ]
+    choice = deal_largest(signs, lambda sign: sign.box.width, 2, 64, Path("source"))
+    dealt = [[choice.slots[split, 0, i].box.width for i in range(2)] for split in range(3)]
+    assert dealt == [[100, 86], [95, 82], [90, 70]]
 
 
 def test_every_photo_is_decoded_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

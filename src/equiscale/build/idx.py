@@ -31,14 +31,14 @@ class ChecksumError(SourceError):
 
 
 @dataclass(frozen=True)
-class LabelledImages:
+class IdxImages:
     """Images [N, 28, 28] with their labels [N]."""
 
     images: Images
     labels: Images
 
 
-def read_pair(directory: Path, part: str, checksums: Mapping[str, str]) -> LabelledImages:
+def read_pair(directory: Path, part: str, checksums: Mapping[str, str]) -> IdxImages:
     """Read the images and labels of a part ("train" or "t10k").
 
     Args:
@@ -52,7 +52,7 @@ def read_pair(directory: Path, part: str, checksums: Mapping[str, str]) -> Label
         content = read_bytes(path)
         _check_md5(path, content, checksums[name])
         pair.append(parse_idx(content, axes, path))
-    return LabelledImages(*pair)
+    return IdxImages(*pair)
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:

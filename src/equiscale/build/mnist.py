@@ -18,7 +18,7 @@ from equiscale.build.canvas import (
     paste,
 )
 from equiscale.build.extras import import_extra
-from equiscale.build.idx import LabelledImages, read_pair
+from equiscale.build.idx import IdxImages, read_pair
 from equiscale.build.parallel import Progress, map_in_order, no_progress
 from equiscale.core.errors import OptionError
 from equiscale.core.spec import Layout, Split
@@ -147,7 +147,7 @@ build_mnist_large_scale = partial(build_idx, "mnist_large_scale")
 build_fashion_rescaled = partial(build_idx, "fashion_rescaled")
 
 
-def _pick(train: LabelledImages, test: LabelledImages, count: int) -> Images:
+def _pick(train: IdxImages, test: IdxImages, count: int) -> Images:
     """Pick the images of every split, class and instance: [3, 10, m, 28, 28].
 
     Each class is shuffled once. Valid comes after train in the training part; test is its own.
@@ -162,7 +162,7 @@ def _pick(train: LabelledImages, test: LabelledImages, count: int) -> Images:
     return np.array(chosen).swapaxes(0, 1)
 
 
-def _shuffled(part: LabelledImages, label: int) -> Images:
+def _shuffled(part: IdxImages, label: int) -> Images:
     images: Images = part.images[part.labels == label]
     np.random.RandomState(PUBLISHED_SEED).shuffle(images)
     return images

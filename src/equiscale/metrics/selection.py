@@ -14,7 +14,7 @@ from equiscale.layers import SConv2d
 from equiscale.metrics.inference import BATCH_SIZE, device_of, evaluating
 
 
-class Selection(NamedTuple):
+class RecordedChoice(NamedTuple):
     """What a pooling layer chose in a forward pass.
 
     Attributes:
@@ -48,7 +48,7 @@ def scale_selection(
         batch_size: Images per forward pass.
 
     Returns:
-        `[N, O]` kernel sizes on the CPU, by layer name; see `Selection.by_channel`.
+        `[N, O]` kernel sizes on the CPU, by layer name; see `RecordedChoice.by_channel`.
 
     Raises:
         OptionError: The model has no such layer.
@@ -99,7 +99,7 @@ def run_maps(model: nn.Module, images: Tensor) -> object:
 
 
 @contextlib.contextmanager
-def recording(model: nn.Module) -> Iterator[dict[str, Selection]]:
+def recording(model: nn.Module) -> Iterator[dict[str, RecordedChoice]]:
     """Yield a dictionary with what each pooling layer chose in its latest forward pass."""
     layers = pooling_layers(model)
     if not layers:
@@ -107,7 +107,7 @@ def recording(model: nn.Module) -> Iterator[dict[str, Selection]]:
             f"{type(model).__name__} has no SConv2d layer with a pool, so that there is no scale "
             "selection to look at"
         )
-    selections: dict[str, Selection] = {}
+    selections: dict[str, RecordedChoice] = {}
     handles = []
     for name, layer in layers.items():
         handles.append(layer.register_forward_pre_hook(_request_indices, with_kwargs=True))
@@ -125,12 +125,12 @@ def _request_indices(
     return arguments[:1], {**named, "return_indices": True}
 
 
-def _keep_selection(name: str, selections: dict[str, Selection]) -> Any:  # noqa: ANN401 - a hook
+def _keep_selection(name: str, selections: dict[str, RecordedChoice]) -> Any:  # noqa: ANN401 - a hook
     def keep(layer: SConv2d, arguments: tuple[Tensor], output: tuple[Tensor, Tensor]) -> Tensor:
         values, indices = output
         height, width = arguments[0].shape[2:]
         sizes = torch.tensor(layer.geometry((height, width)).kernel_sizes, device=indices.device)
-        selections[name] = Selection(values, sizes[indices])
+        selections[name] = RecordedChoice(values, sizes[indices])
         return values
 
     return keep

@@ -100,7 +100,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """The runs of a sweep as far as they are known.
 
     Args:
@@ -133,7 +133,7 @@ def choose_learning_rate(accuracies: Mapping[float, Sequence[float]]) -> float:
     return min(accuracies, key=lambda rate: (-statistics.median(accuracies[rate]), rate))
 
 
-def plan_runs(sweep: Sweep, accuracies: Mapping[str, float]) -> Plan:
+def plan_runs(sweep: Sweep, accuracies: Mapping[str, float]) -> SweepPlan:
     """Return the runs of a sweep, given what is known of finished ones.
 
     Args:
@@ -147,16 +147,16 @@ def plan_runs(sweep: Sweep, accuracies: Mapping[str, float]) -> Plan:
             for seed in sweep.seeds
             for rate in sweep.rates_of(cell)
         ]
-        return Plan(_in_order(keys))
+        return SweepPlan(_in_order(keys))
     plans = [_plan_cell(cell, sweep.seeds, accuracies) for cell in sweep.cells()]
-    return Plan(
+    return SweepPlan(
         keys=_in_order([key for plan in plans for key in plan.keys]),
         chosen={cell: rate for plan in plans for cell, rate in plan.chosen.items()},
         undecided=tuple(key for plan in plans for key in plan.undecided),
     )
 
 
-def _plan_cell(cell: RunKey, seeds: Sequence[int], accuracies: Mapping[str, float]) -> Plan:
+def _plan_cell(cell: RunKey, seeds: Sequence[int], accuracies: Mapping[str, float]) -> SweepPlan:
     trials = {
         rate: [replace(cell, seed=seed, learning_rate=rate) for seed in seeds[:TRIAL_SEEDS]]
         for rate in TRIAL_LEARNING_RATES
@@ -164,12 +164,12 @@ def _plan_cell(cell: RunKey, seeds: Sequence[int], accuracies: Mapping[str, floa
     keys = [key for trial in trials.values() for key in trial]
     rest = [replace(cell, seed=seed) for seed in seeds[TRIAL_SEEDS:]]
     if any(key.run_id not in accuracies for key in keys):
-        return Plan(tuple(keys), undecided=tuple(rest))
+        return SweepPlan(tuple(keys), undecided=tuple(rest))
     rate = choose_learning_rate(
         {rate: [accuracies[key.run_id] for key in trial] for rate, trial in trials.items()}
     )
     keys += [replace(key, learning_rate=rate) for key in rest]
-    return Plan(tuple(keys), chosen={cell_name(cell): rate})
+    return SweepPlan(tuple(keys), chosen={cell_name(cell): rate})
 
 
 def _in_order(keys: Sequence[RunKey]) -> tuple[RunKey, ...]:

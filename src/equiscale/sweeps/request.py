@@ -22,8 +22,8 @@ from equiscale.sweeps.grid import (
     DEFAULT_LEARNING_RATE,
     DatasetChoice,
     ModelChoice,
-    Plan,
     Sweep,
+    SweepPlan,
     plan_runs,
 )
 from equiscale.sweeps.job import JobSettings, check_model
@@ -50,7 +50,7 @@ class SweepStatus:
         problems: What is wrong with records that cannot be used.
     """
 
-    plan: Plan
+    plan: SweepPlan
     states: dict[str, RunState]
     problems: tuple[str, ...] = ()
 
@@ -236,17 +236,17 @@ class _Ticker:
         self._next = ended + max(WAIT_SECONDS, 50 * (ended - started))
 
 
-def _states(plan: Plan, store: RunStore) -> dict[str, RunState]:
+def _states(plan: SweepPlan, store: RunStore) -> dict[str, RunState]:
     return store.states(key.run_id for key in plan.keys)
 
 
-def _check_records(plan: Plan, store: RunStore, problems: list[str]) -> dict[str, float]:
+def _check_records(plan: SweepPlan, store: RunStore, problems: list[str]) -> dict[str, float]:
     """Check a plan's finished records, and return their validation accuracies by run id."""
     records = store.load_all((key.run_id for key in plan.keys), problems)
     return {record.key.run_id: record.valid_accuracy for record in records}
 
 
-def _diverged(plan: Plan, store: RunStore) -> dict[str, float]:
+def _diverged(plan: SweepPlan, store: RunStore) -> dict[str, float]:
     """Return a validation accuracy of 0 for every run that diverged, by run id."""
     failed = {key.run_id for key in plan.keys} & set(store.run_ids(RunState.FAILED))
     return {run_id: 0.0 for run_id in failed if store.failure(run_id).kind == "diverged"}

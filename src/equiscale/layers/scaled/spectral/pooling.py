@@ -85,14 +85,13 @@ def _pool_pixels(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor]
     best = shift.new_full((4, h, G, w, N, O), -torch.inf)
     choice = torch.zeros_like(best)
     for scales in chunks(problem):
-        maps = make_maps(problem, scales)
-        own_h, own_w = maps.shape[1], maps.shape[3]
-        for offset, index in enumerate(range(scales.start, scales.stop)):
-            candidate = maps[..., offset, :]
-            if offset:  # the map is smaller than the first of its chunk
-                outside = (reach <= index)[:own_h, None, :own_w, None, None]
-                candidate = candidate.masked_fill(outside, -torch.inf)
-            _challenge(best[:, :own_h, :, :own_w], choice[:, :own_h, :, :own_w], candidate, index)
+        maps = _own_pixels(make_maps(problem, scales), reach, scales)
+        inner = (slice(None), slice(maps.shape[1]), slice(None), slice(maps.shape[3]))
+        if maps.shape[5] == 1:
+            _challenge(best[inner], choice[inner], maps.squeeze(5), scales.start)
+        else:
+            candidate, index = maps.max(5)
+            _challenge(best[inner], choice[inner], candidate, index + scales.start)
     best += shift
     framed = (reach < plan.num_scales)[:, None, :, None, None]
     zeros = torch.where(framed, 0.0, -torch.inf).to(best).expand_as(best)
@@ -144,31 +143,33 @@ def _pool_slices(problem: Problem, bias: Tensor | None, pool: str) -> tuple[Tens
 
 def _pool_globally(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Keep the maximum of every sample and channel, and its flat index into `[S, H, W]`."""
-    plan, shift, reach = problem.plan, _shift(problem, bias)[:, 0], _reach(problem.plan)
+    plan, shift, reach = problem.plan, _shift(problem, bias), _reach(problem.plan)
     pixels = plan.output_size[0] * plan.output_size[1]
-    best: Tensor | None = None
-    places: Tensor | None = None
+    is_framed = ~plan.reached.flatten(1).all(1)
+    found = []
     for scales in chunks(problem):
-        maps = make_maps(problem, scales)
+        maps = _own_pixels(make_maps(problem, scales), reach, scales)
         where = _flat_places(plan, maps.shape[1], maps.shape[3])
-        for offset, index in enumerate(range(scales.start, scales.stop)):
-            candidate = maps[..., offset, :]
-            if offset:
-                outside = (reach <= index)[: maps.shape[1], None, : maps.shape[3], None, None]
-                candidate = candidate.masked_fill(outside, -torch.inf)
-            values, flat = candidate.movedim(2, 3).flatten(0, 2).max(0)  # [G, N, O]
-            values, place = values + shift, where[flat] + index * pixels
-            if best is None or places is None:
-                best, places = values, place
-            wins = (values > best) | (values.isnan() & ~best.isnan())
-            best, places = torch.where(wins, values, best), torch.where(wins, place, places)
-            if plan.extents(index) != plan.output_size:  # a corner of the frame is zero
-                places = torch.where(best < 0, index * pixels, places)
-                best = best.clamp_min(0)
-    assert best is not None
-    assert places is not None
-    by_sample = [part.transpose(0, 1).flatten(1).contiguous() for part in (best, places)]
+        values, flat = maps.movedim(2, 3).flatten(0, 2).max(0)  # [G, N, s, O]
+        first = torch.arange(scales.start, scales.stop, device=reach.device)[:, None] * pixels
+        values, places = values + shift, where[flat] + first
+        zero = is_framed[scales, None] & (values < 0)  # a corner of the frame
+        values, places = torch.where(zero, 0.0, values), torch.where(zero, first, places)
+        values, scale = values.max(2)
+        found.append((values, places.gather(2, scale[:, :, None]).squeeze(2)))
+    values, chunk = torch.stack([value for value, _ in found]).max(0)
+    places = torch.stack([place for _, place in found]).gather(0, chunk[None]).squeeze(0)
+    by_sample = [part.transpose(0, 1).flatten(1).contiguous() for part in (values, places)]
     return by_sample[0], by_sample[1]
+
+
+def _own_pixels(maps: Tensor, reach: Tensor, scales: slice) -> Tensor:
+    """Set the pixels to -∞ that lie outside of the smaller maps of a chunk."""
+    if maps.shape[5] == 1:
+        return maps
+    index = torch.arange(scales.start, scales.stop, device=reach.device)
+    outside = reach[: maps.shape[1], : maps.shape[3], None] <= index
+    return maps.masked_fill(outside[:, None, :, None, :, None], -torch.inf)
 
 
 def _flat_places(plan: Plan, h: int, w: int) -> Tensor:
