@@ -10,6 +10,8 @@ from equiscale.layers.scaled.spectral.plan import Plan
 
 Pair = tuple[int, int]
 
+_SPARSE_PRICE = 4  # small products run at a lower rate, and need memory for every pixel
+
 
 def spectral_multiply_adds(
     input_shape: Sequence[int],
@@ -49,7 +51,8 @@ def dense_backward_cost(plan: Plan, x: Tensor, weight: Tensor, input_wanted: boo
 
 
 def sparse_backward_cost(x: Tensor, weight: Tensor, places: int, input_wanted: bool) -> int:
-    """Multiply-adds of visiting so many pixels."""
+    """Multiply-adds of visiting so many pixels, in terms of those of a dense pass."""
     channels, base = weight.shape[1:3]
     height, width = x.shape[2:]
-    return places * channels * base * width * (height + base) * (2 if input_wanted else 1)
+    each = channels * base * width * (height + base) * (2 if input_wanted else 1)
+    return _SPARSE_PRICE * places * each
