@@ -36,7 +36,7 @@ $(READY): pyproject.toml constraints.txt
 	  || { echo "the packages could not be installed: the first time this needs the network" >&2; exit 1; }
 	@touch "$(READY)"
 
-demo: $(READY) ## set up, train three networks on a small budget and write a page (five minutes)
+demo: $(READY) ## set up, train small networks on a small budget and write a page (five minutes)
 	@$(EQUISCALE) sweep --models $(DEMO_MODELS) --data emoji --scenarios mid2rest \
 	  --seeds 1 --epochs $(DEMO_EPOCHS) --lr $(DEMO_RATE) --runs demo/runs
 	@$(EQUISCALE) report --runs demo/runs --out demo/report.html
