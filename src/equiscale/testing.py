@@ -61,7 +61,8 @@ def assert_scale_equivariant(
     If the error is too large, the message names the most likely fault: *padding* if only the
     border differs or, without a stride, if the maps are shifted; *stride* if a layer with a
     stride shifts the maps or loses detail; *resampling* if the maps differ by a zoom or in fine
-    detail only; else the layer's response itself depends on the size.
+    detail only; else the layer's response itself depends on the size. Take it as a hint: a small
+    error just above the tolerance can have another cause.
 
     Args:
         layer: `[1, in_channels, H, W] -> [1, O, H', W']`, for any H = W. It runs in evaluation

@@ -277,41 +277,45 @@ static void start_item(Item *item, const real *spectrum, Cut c, size index)
         memcpy(&item->shift, p->bias + item->group * O + item->output, item->width * sizeof(real));
 }
 
-/* Step 2a: spectra of the kernels along the columns, at column frequency v.
-   A function's transform is real or imaginary as it is even or odd. */
-static void make_columns(Item *item, size scale, size v)
+/* Step 2a: spectra of the kernels along the columns, at column frequency v:
+   weight [q, r, length] -> columns [r, R, length]. A function's transform is real or imaginary as
+   it is even or odd. */
+static void make_columns(const Pass *p, size scale, size v, const lanes *weight, size length,
+                         lanes *columns)
 {
-    const Pass *p = item->p;
-    const size r = p->functions, E = p->even, C = p->channels;
+    const size r = p->functions, E = p->even;
     const real *waves = p->column_kernels + (scale * p->column_frequencies + v) * r;
     for (size row = 0; row < r; row++)
-        for (size c = 0; c < C; c++) {
-            const lanes *weight = item->weight + row * C + c;
+        for (size i = 0; i < length; i++) {
+            const lanes *from = weight + row * length + i;
             lanes even = splat(0), odd = splat(0);
             for (size q = 0; q < E; q++)
-                even += splat(waves[q]) * weight[q * r * C];
+                even += splat(waves[q]) * from[q * r * length];
             for (size q = E; q < r; q++)
-                odd += splat(waves[q]) * weight[q * r * C];
-            lanes *to = item->columns + row * 2 * C + c;
+                odd += splat(waves[q]) * from[q * r * length];
+            lanes *to = columns + row * 2 * length + i;
             to[0] = row < E ? even : odd;
-            to[C] = row < E ? odd : even;
+            to[length] = row < E ? odd : even;
         }
 }
 
-/* Step 2b: spectra of the kernels at row frequencies -u and u. */
-static void make_kernels(Item *item, const real *waves)
+/* Step 2b: spectra of the kernels at row frequencies -u and u:
+   columns [r, R, (a, b)] -> kernels [±, a, R, b], with b = `inner`. */
+INLINE void make_kernels(const Pass *p, const real *waves, const lanes *columns, size length,
+                         size inner, lanes *kernels)
 {
-    const size r = item->p->functions, E = item->p->even, C = item->p->channels;
+    const size r = p->functions, E = p->even;
     for (size part = 0; part < 2; part++)
-        for (size c = 0; c < C; c++) {
-            const lanes *columns = item->columns + part * C + c;
+        for (size i = 0; i < length; i++) {
+            const lanes *from = columns + part * length + i;
             lanes even = splat(0), odd = splat(0);
             for (size row = 0; row < E; row++)
-                even += splat(waves[row]) * columns[row * 2 * C];
+                even += splat(waves[row]) * from[row * 2 * length];
             for (size row = E; row < r; row++)
-                odd += splat(waves[row]) * columns[row * 2 * C];
-            item->kernels[c * 2 + part] = even - odd;
-            item->kernels[(C + c) * 2 + part] = even + odd;
+                odd += splat(waves[row]) * from[row * 2 * length];
+            lanes *to = kernels + (i / inner * 2 + part) * inner + i % inner;
+            to[0] = even - odd;
+            to[2 * length] = even + odd;
         }
 }
 
@@ -372,9 +376,10 @@ static void make_rows(Item *item, size scale)
     const Vectors difference = {item->difference, n, 1};
     const Vectors difference_imag = {item->difference + U * n, n, 1};
     for (size v = 0; v < p->column_frequencies; v++) {
-        make_columns(item, scale, v);
+        make_columns(p, scale, v, item->weight, p->channels, item->columns);
         for (size u = 0; u < U; u++) {
-            make_kernels(item, p->row_kernels + (scale * U + u) * p->functions);
+            make_kernels(p, p->row_kernels + (scale * U + u) * p->functions, item->columns,
+                         p->channels, 1, item->kernels);
             mix(item, v, u);
         }
         multiply(h, U, n, cosine, total, rows_at(item, v, 0));
@@ -1015,44 +1020,6 @@ static void add_weight(Adjoint *a, size scale, size v)
         }
 }
 
-/* Kernels with vectors of input channels, as `make_columns` and `make_kernels` make the others. */
-static void make_turned_columns(Adjoint *a, size scale, size v)
-{
-    const Pass *p = a->item.p;
-    const size r = p->functions, E = p->even, length = LANES * channel_vectors(p);
-    const real *waves = p->column_kernels + (scale * p->column_frequencies + v) * r;
-    for (size row = 0; row < r; row++)
-        for (size i = 0; i < length; i++) {
-            const lanes *weight = a->turned_weight + row * length + i;
-            lanes even = splat(0), odd = splat(0);
-            for (size q = 0; q < E; q++)
-                even += splat(waves[q]) * weight[q * r * length];
-            for (size q = E; q < r; q++)
-                odd += splat(waves[q]) * weight[q * r * length];
-            lanes *to = a->turned_columns + row * 2 * length + i;
-            to[0] = row < E ? even : odd;
-            to[length] = row < E ? odd : even;
-        }
-}
-
-static void make_turned_kernels(Adjoint *a, const real *waves)
-{
-    const Pass *p = a->item.p;
-    const size r = p->functions, E = p->even, Cv = channel_vectors(p), length = LANES * Cv;
-    for (size part = 0; part < 2; part++)
-        for (size i = 0; i < length; i++) {
-            const lanes *columns = a->turned_columns + part * length + i;
-            lanes even = splat(0), odd = splat(0);
-            for (size row = 0; row < E; row++)
-                even += splat(waves[row]) * columns[row * 2 * length];
-            for (size row = E; row < r; row++)
-                odd += splat(waves[row]) * columns[row * 2 * length];
-            lanes *to = a->turned_kernels + (i / Cv * 2 + part) * Cv + i % Cv;
-            to[0] = even - odd;
-            to[2 * length] = even + odd;
-        }
-}
-
 /* Step 3 transposed for the input: a few samples, one vector of channels, at -u or u. */
 INLINE void mix_input(int count, size outputs, size Cv, const real *products, size part,
                       const lanes *kernels, lanes *to[])
@@ -1097,7 +1064,7 @@ INLINE void add_samples(Adjoint *a, int count, size i, size samples, size v, siz
 static void add_scale(Adjoint *a, size scale, size samples)
 {
     const Pass *p = a->item.p;
-    const size U = p->row_frequencies, C = p->channels;
+    const size U = p->row_frequencies, C = p->channels, vectors = channel_vectors(p);
     for (size v = 0; v < p->column_frequencies; v++) {
         make_products(a, scale, v, samples);
         for (size u = 0; u < U; u++) {
@@ -1110,9 +1077,10 @@ static void add_scale(Adjoint *a, size scale, size samples)
         add_weight(a, scale, v);
         if (!p->x_grad)
             continue;
-        make_turned_columns(a, scale, v);
+        make_columns(p, scale, v, a->turned_weight, LANES * vectors, a->turned_columns);
         for (size u = 0; u < U; u++) {
-            make_turned_kernels(a, p->row_kernels + (scale * U + u) * p->functions);
+            make_kernels(p, p->row_kernels + (scale * U + u) * p->functions, a->turned_columns,
+                         LANES * vectors, vectors, a->turned_kernels);
             size i = 0;
             for (; i + CHANNELS <= samples; i += CHANNELS)
                 add_samples(a, CHANNELS, i, samples, v, u);
