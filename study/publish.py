@@ -33,13 +33,8 @@ PAGES = {
     "README.md": ("highlights",),
     "docs/results.md": ("results", "published", "published-directions", "equivariance"),
     "docs/models.md": ("costs",),
-    "docs/scale-channels.md": (
-        "transfer",
-        "batch-norm",
-        "channel-pooling",
-        "ablations",
-        "channel-sizes",
-    ),
+    "docs/scale-channels.md": ("transfer", "batch-norm"),
+    "study/scale_channels.md": ("channel-pooling", "ablations", "channel-sizes"),
     "docs/fast-layer.md": ("layer-cost",),
     "docs/running.md": ("whole-paper",),
     "study/details.md": (
