@@ -279,7 +279,7 @@ def channel_pooling(evidence: Evidence) -> str:
 
 
 def channels_alone(evidence: Evidence) -> str:
-    """Each channel asked by itself on mnist small2large, from `perf/channels.py`."""
+    """Each view by itself on mnist small2large, from `perf/channels.py`."""
     del evidence
     runs = pl.DataFrame(measured("channels_alone"))
     chosen = runs.filter(dataset="mnist", scenario="small2large", seed=1)
@@ -297,7 +297,7 @@ def channels_alone(evidence: Evidence) -> str:
         ]
         for row in chosen.iter_rows(named=True)
     ]
-    factors = [f"copy × {factor:.2f}" for factor in runs["factors"][0]]
+    factors = [f"view × {factor:.2f}" for factor in runs["factors"][0]]
     return markdown_table(["digit", *factors, "mixture", "most frequent error"], rows)
 
 

@@ -105,7 +105,7 @@ def test_sweep_from_a_file(run: Run) -> None:
         ((*SWEEP, "--seeds", "some"), "--seeds must be numbers"),
         ((*SWEEP, "--lr", "0.1", "--select-lr"), "either give learning rates or have them"),
         ((*SWEEP, "--on", "slrum"), "unknown launcher 'slrum'; did you mean 'slurm'"),
-        ((*SWEEP, "--engine-option", "minutes=3"), "unknown option of local: 'minutes'"),
+        ((*SWEEP, "--launcher-option", "minutes=3"), "unknown option of local: 'minutes'"),
         ((*TRAIN, "--option", "pause=NaN"), "the model option pause=nan must be"),
         (("status",), "there is no runs directory 'runs'"),
         (("collect", "--out", "runs.xls"), "must end in .csv or .parquet"),

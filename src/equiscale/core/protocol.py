@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -60,6 +61,14 @@ class TrainingProtocol:
                 f"{PROTOCOL_VERSION!r}"
             )
 
+    @classmethod
+    def from_changes(cls, changes: Mapping[str, Any]) -> TrainingProtocol:
+        """Return the paper's protocol with some fields changed."""
+        known = [item.name for item in dataclasses.fields(cls)]
+        for name in changes:
+            _check_choice("training option", name, known)
+        return cls(**changes)
+
     @property
     def changes(self) -> dict[str, Any]:
         """The fields that differ from the protocol that `version` names.
@@ -89,7 +98,7 @@ def check_positive_number(name: str, value: object) -> None:
         raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
-def _check_choice(kind: str, value: str, known: tuple[str, ...]) -> None:
+def _check_choice(kind: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         raise OptionError(unknown_name_message(kind, str(value), known))
 
