@@ -13,7 +13,7 @@ from PIL import Image
 
 from equiscale.build.annotations import read_annotations
 from equiscale.build.folder import FolderOptions, build_folder, deal_photos, find_groups
-from equiscale.build.options import Background, SourceFormat
+from equiscale.build.options import SourceFormat
 from equiscale.build.photos import BadPictureError, BoxError, Photo
 from equiscale.core.errors import OptionError, SourceError, TooFewInstancesError
 from equiscale.core.spec import Layout
@@ -62,21 +62,6 @@ def test_class_folders_become_a_dataset_that_loads(folders: Path, tmp_path: Path
     dataset = load_dataset("fruit", root=tmp_path)
     assert dataset.select("test", [20]).images.shape == (4, 3, 64, 64)
     assert dataset.arrays.metadata["title"] == "fruit"
-
-
-def test_edge_extends_the_picture_and_plain_is_black(folders: Path) -> None:
-    edge = build_folder(folders, replace(OPTIONS, num_instances=1))
-    for image, _ in boxes_of(edge):
-        colour = np.median(image, axis=(0, 1))
-        assert tuple(colour) in COLOURS.values()
-        off = np.abs(image - colour).max(axis=-1) > 30
-        assert off.mean() < 0.02  # only around the odd pixel
-    plain = build_folder(folders, replace(OPTIONS, num_instances=1, background=Background.PLAIN))
-    for image, box in boxes_of(plain):
-        size = len(box)
-        middle = np.median(box, axis=(0, 1))
-        assert min(np.abs(middle - colour).max() for colour in COLOURS.values()) < 5
-        assert (image > 100).any(axis=-1).sum() <= 1.1 * size * size * 0.8 + 4 * size
 
 
 def test_result_depends_on_the_seed_and_not_on_the_workers(folders: Path) -> None:
@@ -206,17 +191,6 @@ def test_pictures_outside_the_source_are_refused(coco: Path) -> None:
         read_annotations(inside)
 
 
-def test_pictures_may_be_named_from_the_folder_of_the_annotations(coco: Path) -> None:
-    def lead_back(content: Any) -> None:
-        for image in content["images"]:
-            image["file_name"] = f"../images/{image['file_name']}"
-
-    edit_coco(coco, lead_back)
-    (coco / "annotations").mkdir()
-    (coco / "boxes.json").rename(coco / "annotations" / "boxes.json")
-    assert read_annotations(coco).objects[0].photo == Photo(coco / "images" / "0.png")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -294,15 +268,6 @@ def test_class_names_that_could_be_misread_are_refused(yolo: Path, names: str) -
         read_annotations(yolo)
 
 
-def test_class_names_are_taken_as_written(yolo: Path) -> None:
-    (yolo / "data.yaml").write_text("names: [yes, no]\n")
-    assert read_annotations(yolo).class_names == ("yes", "no")
-    (yolo / "data.yaml").unlink()
-    (yolo / "classes.txt").write_text("apple\napple\n")
-    with pytest.raises(SourceError, match="class name apple repeatedly"):
-        read_annotations(yolo)
-
-
 def test_small_objects_are_refused_and_counted(
     folders: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -356,13 +321,6 @@ def test_stray_files_beside_class_folders(folders: Path) -> None:
 def test_impossible_names_are_refused(name: str) -> None:
     with pytest.raises(OptionError, match="name"):
         FolderOptions(name=name)
-
-
-def test_impossible_options_are_refused(folders: Path) -> None:
-    with pytest.raises(OptionError, match="at least 1"):
-        FolderOptions(name="fruit", num_instances=0)
-    with pytest.raises(OptionError, match="did you mean 'apple'"):
-        build_folder(folders, replace(OPTIONS, classes=("appel",)))
 
 
 def test_canvas_and_sizes_are_chosen(folders: Path) -> None:

@@ -284,15 +284,3 @@ def test_broken_sources_are_named(source: Path, spoil: Any, message: str) -> Non
     spoil(source)
     with pytest.raises(SourceError, match=message):
         build_gtsrb(source, num_instances=1)
-
-
-def test_damaged_table_in_an_archive_is_named(zipped: Path) -> None:
-    """The first byte is wrong, which the decompression tells."""
-    path = zipped / "GTSRB_Final_Test_GT.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("GT-final_test.csv", HEADER)
-    content = bytearray(path.read_bytes())
-    content[content.index(b"GT-final_test.csv") + len("GT-final_test.csv")] = 0xFF
-    path.write_bytes(content)
-    with pytest.raises(SourceError, match=r"GT\.zip:GT-final_test\.csv: found a damaged text"):
-        build_gtsrb(zipped)

@@ -106,11 +106,6 @@ def test_every_pixel_outside_the_lattice_is_skipped() -> None:
     assert sizes == {"hermite": [7, 9, 11, 15], "disco": [7, 11, 13, 7]}
 
 
-def test_basis_is_not_saved() -> None:
-    assert list(SteerableLift2d(1, 2, hermite_basis()).state_dict()) == ["weight", "bias"]
-    assert list(SteerableLift2d(1, 2, hermite_basis(), bias=False).state_dict()) == ["weight"]
-
-
 def test_wrong_shapes_and_options_are_named() -> None:
     basis = hermite_basis(scales=HERMITE_SCALES[:2])
     with pytest.raises(ShapeError, match=r"expected \[N, 3, H, W\], got \[1, 2, 20, 20\]"):

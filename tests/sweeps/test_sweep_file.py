@@ -74,7 +74,7 @@ def test_variants_of_a_model(tmp_path: Path) -> None:
         ("learning_rates = [1e-3, -1]", "must be positive and finite, got -1"),
         ("learning_rates = true", "must be a number or a list of numbers, got True"),
         ("[training]\nbatch = 3", "training: unknown training option 'batch'; did you mean"),
-        ("[training]\nbatch_size = 2.5", "training: batch_size must be a whole number"),
+        ("[training]\nbatch_size = 2.5", "training: batch_size must be an integer"),
         ("[training]\noptimizer = 'adm'", "did you mean 'adam'"),
         ("options = 3", "options: must be a table, got 3"),
         ("[options]\nxu = [{a = 1}, 2]", "must be a table, or tables [[options.…]], got 2"),

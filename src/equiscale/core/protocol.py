@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from equiscale.core.errors import OptionError
+from equiscale.core.options import check_positive
 from equiscale.core.registry import unknown_name_message
 
 PROTOCOL_VERSION = "paper-1"
@@ -50,7 +51,7 @@ class TrainingProtocol:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_epochs", "patience"):
-            check_positive_number(name, getattr(self, name))
+            check_positive(**{name: getattr(self, name)})
         _check_choice("optimizer", self.optimizer, get_args(Optimizer))
         _check_choice("augmentation", self.augmentation, get_args(Augmentation))
         if not isinstance(self.reshuffle, bool):
@@ -90,12 +91,6 @@ class TrainingProtocol:
 def protocol_changes(label: str) -> str:
     """Return the part of a label that differs from the paper, such as `augmentation=rescale`."""
     return label.removeprefix(PROTOCOL_VERSION).strip()
-
-
-def check_positive_number(name: str, value: object) -> None:
-    """Raise `OptionError` unless the value is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 def _check_choice(kind: str, value: str, known: Sequence[str]) -> None:
