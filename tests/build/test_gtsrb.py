@@ -87,12 +87,6 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def source(intact: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
-    return shutil.copytree(intact, tmp_path / "unpacked")
-
-
-@pytest.fixture
 def zipped(intact: Path, tmp_path: Path) -> Path:
     """The three archives as they are downloaded; the one of the test photos has no classes."""
     directory = tmp_path / "zipped"

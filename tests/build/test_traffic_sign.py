@@ -42,12 +42,6 @@ def jpeg(squares: list[tuple[int, int, int, tuple[int, int, int]]]) -> bytes:
     return file.getvalue()
 
 
-@pytest.fixture
-def source(intact: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
-    return shutil.copytree(intact, tmp_path / "mapillary")
-
-
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve good signs on six photos of four archives, among others that must be left out."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.layers.conftest import assert_close_with_gradients
 from torch import Tensor
 
 from equiscale.core.errors import OptionError, ShapeError
@@ -48,24 +49,14 @@ def kanazawa_reference(x: Tensor, weight: Tensor, bias: Tensor, exponents: list[
     return torch.stack(responses).max(dim=0).values
 
 
-def assert_same_with_gradients(ours: Tensor, reference: Tensor, inputs: list[Tensor]) -> None:
-    torch.testing.assert_close(ours, reference)
-    for mine, expected in zip(
-        torch.autograd.grad(ours.sin().sum(), inputs),
-        torch.autograd.grad(reference.sin().sum(), inputs),
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, expected)
-
-
 @pytest.mark.parametrize("sizes", [(3, 5, 7, 9, 11), (1, 5), (7,)])
 def test_xu_equals_the_padded_formulation(sizes: tuple[int, ...]) -> None:
     layer = XuConv2d(2, 3, 7, sizes).double()
     x = torch.randn(2, 2, len(sizes), 13, 16, dtype=torch.float64, requires_grad=True)
-    assert_same_with_gradients(layer(x), xu_reference(x, layer.weight, sizes), [x, layer.weight])
+    assert_close_with_gradients(layer(x), xu_reference(x, layer.weight, sizes), [x, layer.weight])
     reference = xu_reference(x, layer.weight, sizes)
     layer.pool = True
-    assert_same_with_gradients(layer(x), reference.max(dim=2).values, [x, layer.weight])
+    assert_close_with_gradients(layer(x), reference.max(dim=2).values, [x, layer.weight])
     assert torch.equal(layer.scale_indices(x), reference.max(dim=2).indices)
 
 
@@ -87,7 +78,7 @@ def test_kanazawa_equals_the_straightforward_formulation(
     layer = KanazawaConv2d(2, 3, 5, exponents).double()
     x = torch.randn(2, 2, *size, dtype=torch.float64, requires_grad=True)
     reference = kanazawa_reference(x, layer.weight, layer.bias, exponents)
-    assert_same_with_gradients(layer(x), reference, [x, layer.weight, layer.bias])
+    assert_close_with_gradients(layer(x), reference, [x, layer.weight, layer.bias])
 
 
 def test_kanazawa_indices_name_the_exponent() -> None:
