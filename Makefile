@@ -63,10 +63,9 @@ lint: $(READY) ## check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: $(READY) ## fix style and formatting, write the tables of models
+format: $(READY) ## fix style and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/python -m equiscale.models.documentation docs/models.md
 
 types: $(READY) ## check types
 	$(BIN)/mypy

@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import io
 import json
 import logging
+import multiprocessing
 import os
 import random
 import resource
@@ -23,7 +23,8 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,10 @@ class Tally:
         if note and len(self.notes) < 20:
             self.notes.append(f"{kind}: {column}: {note}")
 
-    def merge(self, other: dict[str, Any]) -> None:
-        for kind, counts in other["counts"].items():
+    def merge(self, other: Tally) -> None:
+        for kind, counts in other.counts.items():
             self.counts.setdefault(kind, Counter()).update(counts)
-        self.notes += other["notes"]
+        self.notes += other.notes
 
     @property
     def is_clean(self) -> bool:
@@ -116,6 +117,7 @@ class World:
             self.reference[key.run_id] = store.load(key.run_id).science_hash
         self.seconds = (time.monotonic() - started) / len(self.sweep.seeds)
         self.files = store.load(self.key.run_id).to_files()
+        self.inputs = make_inputs(self)
 
     def store(self, name: str) -> tuple[RunStore, job.JobSettings]:
         runs = self.root / name
@@ -206,37 +208,38 @@ def check(kind: str, world: World, store: RunStore, tally: Tally) -> None:
 
 def kill_workers(world: World, tally: Tally) -> None:
     """Kill the worker of one run until it gets through."""
-    kind = "worker killed"
     store, settings = world.store("killed")
-    longest = world.seconds / 2
 
     def work() -> None:
         logged(store)
         job.run_job(world.key, store, settings)
 
-    while store.state(world.key.run_id) is not RunState.DONE:
-        with forked(work) as child:
-            time.sleep(world.chance.uniform(0, longest))
-            code = kill(child)
-        tally.add(kind, "tries", count=code is None)
-        tally.add(kind, "tracebacks", count=code == 1)
-        longest *= 1.02
-    check(kind, world, store, tally)
+    kill_until_done("worker killed", world, store, tally, [work], world.seconds / 2)
 
 
 def kill_sweeps(world: World, tally: Tally) -> None:
     """Kill two sweeps over the same runs until one of them gets through."""
-    kind = "sweeps killed"
     store, settings = world.store("sweeps")
-    longest = 2 * world.seconds
 
     def sweep() -> None:
         logged(store)
         run_sweep(world.sweep, store, InProcessLauncher(), settings)
 
-    while len(store.run_ids(RunState.DONE)) < len(world.sweep.seeds):
-        with forked(sweep) as one, forked(sweep) as other:
-            for child in (one, other):
+    kill_until_done("sweeps killed", world, store, tally, [sweep, sweep], 2 * world.seconds)
+
+
+def kill_until_done(
+    kind: str,
+    world: World,
+    store: RunStore,
+    tally: Tally,
+    actions: Sequence[Callable[[], None]],
+    longest: float,
+) -> None:
+    """Start actions and kill each after a while, until there is a record per action."""
+    while len(store.run_ids(RunState.DONE)) < len(actions):
+        with contextlib.ExitStack() as stack:
+            for child in [stack.enter_context(forked(action)) for action in actions]:
                 time.sleep(world.chance.uniform(0, longest))
                 code = kill(child)
                 tally.add(kind, "tries", count=code is None)
@@ -403,7 +406,7 @@ def damage_notes(world: World, tally: Tally) -> None:
 
 
 def damage_readers(world: World, tally: Tally) -> None:
-    for name, (path, read) in world.inputs.items():  # type: ignore[attr-defined]
+    for name, (path, read) in world.inputs.items():
         original = path.read_bytes()
         for _ in range(5 if name == "dataset" else 30):
             if path.suffix == ".json" and world.chance.random() < 0.5:
@@ -446,27 +449,23 @@ def make_sources(root: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
     coco, yolo = root / "coco", root / "yolo"
     for folder in (coco, yolo / "images", yolo / "labels"):
         folder.mkdir(parents=True)
-    buffer = io.BytesIO()
-    Image.new("RGB", (40, 30), "red").save(buffer, "PNG")
     for path in (coco / "a.png", yolo / "images" / "a.png"):
-        path.write_bytes(buffer.getvalue())
-    boxes = coco / "boxes.json"
-    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
-    annotations = [
-        {"id": n, "image_id": 1, "category_id": n, "bbox": [1, 2, 20, 20]} for n in (1, 2)
-    ]
-    images = [{"id": 1, "file_name": "a.png"}]
-    boxes.write_text(
-        json.dumps({"images": images, "categories": categories, "annotations": annotations})
-    )
-    (yolo / "classes.txt").write_text("cat\ndog\n")
-    labels = yolo / "labels" / "a.txt"
+        Image.new("RGB", (40, 30), "red").save(path)
+    boxes, labels, classes = coco / "boxes.json", yolo / "labels" / "a.txt", yolo / "classes.txt"
+    annotation = {"image_id": 1, "bbox": [1, 2, 20, 20]}
+    content = {
+        "images": [{"id": 1, "file_name": "a.png"}],
+        "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
+        "annotations": [{"id": n, "category_id": n, **annotation} for n in (1, 2)],
+    }
+    boxes.write_text(json.dumps(content))
+    classes.write_text("cat\ndog\n")
     labels.write_text("0 0.5 0.5 0.4 0.4\n1 0.3 0.3 0.2 0.2\n")
     return {
         "COCO boxes": (boxes, lambda: read_annotations(coco)),
         "COCO picture": (coco / "a.png", lambda: read_annotations(coco)),
         "YOLO boxes": (labels, lambda: read_annotations(yolo)),
-        "YOLO classes": (yolo / "classes.txt", lambda: read_annotations(yolo)),
+        "YOLO classes": (classes, lambda: read_annotations(yolo)),
     }
 
 
@@ -483,17 +482,17 @@ STORMS = (
 )
 
 
-def storm(seed: int, seconds: float, root: Path) -> Tally:
+def storm(seconds: float, seed: int) -> Tally:
     """Do everything in turn until the time is up."""
     tally = Tally()
     logging.disable()
     MEASUREMENTS._entries.clear()
-    world = World(root, random.Random(seed))
-    world.inputs = make_inputs(world)  # type: ignore[attr-defined]
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for kind in STORMS:
-            kind(world, tally)
+    with tempfile.TemporaryDirectory(prefix="storm-") as directory:
+        world = World(Path(directory), random.Random(seed))
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for kind in STORMS:
+                kind(world, tally)
     return tally
 
 
@@ -505,27 +504,10 @@ def main() -> int:
     given = parser.parse_args()
     print(f"seed {given.seed}, {given.jobs} at once, {given.minutes:g} minutes", flush=True)
     total = Tally()
-    with tempfile.TemporaryDirectory(prefix="storm-") as directory:
-        children = []
-        for number in range(given.jobs):
-            root = Path(directory) / str(number)
-            root.mkdir()
-            if (child := os.fork()) == 0:
-                code = 1
-                try:
-                    tally = storm(given.seed + number, 60 * given.minutes, root)
-                    (root / "tally.json").write_text(json.dumps(vars(tally)))
-                    code = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(code)
-            children.append((child, root / "tally.json"))
-        for child, path in children:
-            if end(child) == 0:
-                total.merge(json.loads(path.read_text()))
-            else:
-                total.add("storm itself", "tracebacks", "see above")
+    seeds = range(given.seed, given.seed + given.jobs)
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("fork")) as pool:
+        for tally in pool.map(functools.partial(storm, 60 * given.minutes), seeds):
+            total.merge(tally)
     print(total)
     return 0 if total.is_clean else 1
 

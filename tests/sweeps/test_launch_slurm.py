@@ -225,7 +225,7 @@ def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[str]:
         "[options.'tiny_models:TinyNet']\npause = 0.004\n"
     )
     command = [sys.executable, "-m", "equiscale", "sweep", str(toml), "--on", "slurm"]
-    command += ["--engine-option", "minutes=25", "--runs", str(results)]
+    command += ["--launcher-option", "minutes=25", "--runs", str(results)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

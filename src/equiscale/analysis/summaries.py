@@ -317,24 +317,14 @@ def compare_models(cells: pl.DataFrame) -> pl.DataFrame:
     names = ("protocol", "dataset", "scenario")
     for keys, group in cells.group_by(*names, maintain_order=True):
         for first, second in combinations(group.to_dicts(), 2):
+            models = {
+                "first": first["model"],
+                "first_options": first["options"],
+                "second": second["model"],
+                "second_options": second["options"],
+            }
             paired = compare_paired(_by_seed(first), _by_seed(second))
-            rows.append(
-                {
-                    **dict(zip(names, keys, strict=True)),
-                    "first": first["model"],
-                    "first_options": first["options"],
-                    "second": second["model"],
-                    "second_options": second["options"],
-                    "seeds": len(paired.seeds),
-                    "missing": len(paired.missing),
-                    "difference": paired.difference,
-                    "low": paired.interval.low,
-                    "high": paired.interval.high,
-                    "wins": paired.wins,
-                    "ties": paired.ties,
-                    "p_value": paired.p_value,
-                }
-            )
+            rows.append({**dict(zip(names, keys, strict=True)), **models, **vars(paired)})
     return pl.DataFrame(rows, infer_schema_length=None)
 
 

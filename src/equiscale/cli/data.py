@@ -199,7 +199,7 @@ def folder(
         int | None,
         typer.Option(min=1, help="Objects per class and split; default: all that can be had."),
     ] = None,
-    background: Annotated[
+    border: Annotated[
         Background, typer.Option(help="Beyond a picture's border: its edge, or black.")
     ] = Background.EDGE,
     cutouts: Annotated[
@@ -243,7 +243,7 @@ def folder(
         classes=split_names(classes),
         num_instances=instances,
         layout=_parse_layout(canvas, sizes, STIR_LAYOUT),
-        background=background,
+        background=border,
         cutouts=cutouts,
         masks=masks,
         backgrounds=backgrounds,

@@ -10,7 +10,8 @@ from typing import Any
 
 from equiscale.core.errors import OptionError
 from equiscale.core.files import canonical_json, content_hash
-from equiscale.core.protocol import TrainingProtocol, check_positive_number
+from equiscale.core.options import check_positive
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 
 RUN_ID_LENGTH = 16
@@ -48,7 +49,7 @@ class RunKey:
         object.__setattr__(self, "learning_rate", check_learning_rate(self.learning_rate))
         check_seed(self.seed)
         check_model_options(self.model_options)
-        check_positive_number("the version of a model", self.model_version)
+        check_positive(model_version=self.model_version)
 
     @cached_property
     def run_id(self) -> str:

@@ -41,11 +41,10 @@ RUN_COLUMNS: dict[str, type] = {
     **dict.fromkeys(_VERSIONS, str),
     "threads": int,
     "compiled": bool,
-    "model_fingerprint": str,
 }
 """Columns of the table of runs. `options` is canonical JSON, empty for a model as it is."""
 
-_ENVIRONMENT = (*_VERSIONS, "threads", "compiled", "model_fingerprint")
+_ENVIRONMENT = (*_VERSIONS, "threads", "compiled")
 
 
 class MeasuredValue(NamedTuple):
