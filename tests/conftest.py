@@ -34,6 +34,7 @@ HOW_TO_INSTALL = {
     "submitit": "pip install -e '.[slurm]'",
     "tensorboard": "pip install -e '.[track]'",
     "torchmetrics": "pip install -e '.[metrics]'",
+    "posix": "Linux or macOS",
     "/usr/share/datasets/fashion-mnist": "apt-get install dataset-fashion-mnist",
 }
 """What some tests need beyond `make test`, and how to get it."""
@@ -52,6 +53,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @cache
 def _is_installed(tool: str) -> bool:
+    if tool == "posix":
+        return hasattr(os, "fork")
     if tool == "cairo":
         try:
             import cairosvg  # noqa: F401

@@ -224,6 +224,7 @@ def test_leftovers_of_ended_runs_are_removed(make_record: MakeRecord, tmp_path: 
     assert list((tmp_path / "active").iterdir()) == [other.directory]
 
 
+@pytest.mark.needs("posix")
 def test_killed_at_every_file_operation(tmp_path: Path) -> None:
     script = Path(__file__).with_name("crash_publish.py")
     done = subprocess.run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import socket
@@ -167,6 +166,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cluster of two nodes with one core each; yields the directory of its logs."""
     root = Path(tempfile.mkdtemp(prefix="eq"))
     host = socket.gethostname().partition(".")[0]
+    import pwd
+
     user = pwd.getpwuid(os.getuid()).pw_name
     (root / "state").mkdir()
     (root / "munge").mkdir(mode=0o700)
