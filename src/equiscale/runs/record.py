@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import io
 import json
-import zipfile
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -217,11 +217,8 @@ class RunRecord:
         try:
             record = _unpack(content, files)
             _check_record(record)
-        except (LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-            raise NewerRecordError(
-                f"{source} was written by a newer version of equiscale ({error}); "
-                "pip install --upgrade equiscale"
-            ) from error
+        except Exception as error:  # foreign content can fail anywhere, but it is intact
+            raise NewerRecordError.for_record(source, error) from error
         return record
 
 
@@ -238,10 +235,7 @@ def _check_content(files: Mapping[str, bytes], source: str) -> dict[str, Any]:
     except ValueError as error:
         raise CorruptRecordError(f"{source}: {RECORD_FILE} is not JSON: {error}") from error
     if isinstance(content, dict) and content.get("format") in range(RECORD_FORMAT + 1, 1000):
-        raise NewerRecordError(
-            f"{source} was written by a newer version of equiscale (record format "
-            f"{content['format']}); pip install --upgrade equiscale"
-        )
+        raise NewerRecordError.for_record(source, f"record format {content['format']}")
     try:
         signed = content.pop("checksum") == content_hash(content)
         hashes = dict(content["files"])
@@ -296,7 +290,9 @@ def _check_record(record: RunRecord) -> None:
 
 
 def _are_numbers(values: Iterable[object]) -> bool:
-    return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+    return all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values
+    )
 
 
 def _unpack_measurements(
