@@ -31,7 +31,9 @@ RECORD_FILE = "record.json"
 ARRAYS_FILE = "arrays.npz"
 WEIGHTS_FILE = "weights.safetensors"
 
-_LARGEST_SIZE = 2**16 - 1
+LARGEST_SIZE = 2**16 - 1
+"""Largest object size that a record may hold."""
+
 IntArray = NDArray[np.integer[Any]]
 
 
@@ -273,7 +275,7 @@ def _check_record(record: RunRecord) -> None:
         raise ValueError("predictions that are not one number per image")
     if not all(np.issubdtype(array.dtype, np.integer) for array in vars(found).values()):
         raise ValueError("predictions that are not whole numbers")
-    if not 1 <= found.object_sizes.min() <= found.object_sizes.max() <= _LARGEST_SIZE:
+    if not 1 <= found.object_sizes.min() <= found.object_sizes.max() <= LARGEST_SIZE:
         raise ValueError("predictions at impossible object sizes")
     record.key.scenario.train_sizes(found.sizes)  # raises if the sizes are not those of a scenario
     epochs = (record.history.train_loss, record.history.valid_accuracy)

@@ -107,9 +107,8 @@ def _check_types(rows: Iterable[Sequence[Any]], columns: Mapping[str, type]) -> 
     kinds = list(columns.items())
     for row in rows:
         for (name, kind), value in zip(kinds, row, strict=True):
-            if value is None:
-                continue
-            if type(value) is not kind or (kind is int and not -(2**63) <= value < 2**63):
+            too_large = isinstance(value, int) and value.bit_length() > 63
+            if too_large or type(value) not in (kind, type(None)):
                 raise ValueError(f"{name} {value!r:.100}")
 
 

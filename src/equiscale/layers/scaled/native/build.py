@@ -73,11 +73,20 @@ def build(directory: Path, extra_flags: str = "") -> Path:
         made = Path(folder) / LIBRARY
         objects = [str(unit[1]) for unit in units]
         _run([*compiler, "-shared", *extra_flags.split(), "-o", str(made), *objects])
+        _check_loads(made)
         directory.mkdir(parents=True, exist_ok=True)
         staged = target.with_suffix(".new")  # a process may be using the old one
         shutil.copy(made, staged)
         staged.replace(target)
     return target
+
+
+def _check_loads(library: Path) -> None:
+    """Raise if loading a library kills the process, as half of one does."""
+    script = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", script, str(library)], capture_output=True)
+    if done.returncode < 0:
+        raise CompilerError(f"the compiler made a broken library (signal {-done.returncode})")
 
 
 def _run(command: list[str]) -> None:
