@@ -81,6 +81,7 @@ def build(directory: Path, extra_flags: str = "") -> Path:
         made = Path(folder) / LIBRARY
         objects = [str(unit[1]) for unit in units]
         _run([*compiler, "-shared", *extra, "-o", str(made), *objects])
+        _check_loads(made)
         directory.mkdir(parents=True, exist_ok=True)
         staged = target.with_suffix(".new")  # a process may be using the old one
         shutil.copy(made, staged)
@@ -89,6 +90,14 @@ def build(directory: Path, extra_flags: str = "") -> Path:
         except PermissionError as error:
             raise CompilerError(f"{target} is in use: end the processes that use it") from error
     return target
+
+
+def _check_loads(library: Path) -> None:
+    """Raise if loading a library kills the process, as half of one does."""
+    script = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", script, str(library)], capture_output=True)
+    if done.returncode < 0:
+        raise CompilerError(f"the compiler made a broken library (signal {-done.returncode})")
 
 
 def _run(command: list[str]) -> None:
