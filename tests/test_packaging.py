@@ -35,8 +35,8 @@ ROOMS = {
     "import_extra('PIL.Image', 'pillow'), import_extra('skimage', 'scikit-image')",
     "report": "import equiscale.analysis.standings, equiscale.report.figures\n"
     "import equiscale.report.page",
-    "ray": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS.find('ray')",
-    "slurm": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS.find('slurm')",
+    "ray": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS['ray']",
+    "slurm": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS['slurm']",
     "track": "from equiscale.sweeps.tracking import check_trackers\n"
     "check_trackers(('tensorboard', 'mlflow'))",
 }

@@ -12,9 +12,7 @@ from torch import nn
 
 import equiscale
 from equiscale.core.errors import DuplicateNameError, OptionError, UnknownNameError
-from equiscale.core.registry import Registry
 from equiscale.models import (
-    ModelCard,
     create_model,
     list_models,
     model_card,
@@ -26,11 +24,7 @@ from equiscale.models import (
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tests register models without leaving them behind."""
-    models: Registry[ModelCard] = Registry("model")
-    for name in list_models():
-        if model_card(name).base is None:
-            models.add(name, model_card(name))
-    monkeypatch.setattr(registry, "_MODELS", models)
+    monkeypatch.setattr(registry._MODELS, "_entries", dict(registry._MODELS._entries))
 
 
 PLUGIN = """
@@ -57,12 +51,11 @@ def install(directory: Path, package: str, source: str) -> None:
 def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory of installed packages, empty at first."""
     monkeypatch.syspath_prepend(tmp_path)
-    registry._load_plugins.cache_clear()
+    monkeypatch.setattr(registry._MODELS, "_loaded", False)
     before = set(sys.modules)
     yield tmp_path
     for module in set(sys.modules) - before:
         del sys.modules[module]
-    registry._load_plugins.cache_clear()
 
 
 @pytest.mark.parametrize("look_up", [lambda: model_card("plugged"), lambda: list_models("own")])

@@ -126,7 +126,7 @@ def create_launcher(engine: EngineOptions, run: RunOptions) -> Launcher:
     from equiscale.sweeps.environment import count_gpus
     from equiscale.sweeps.launch import LAUNCHERS
 
-    launcher: Any = LAUNCHERS.find(engine.on)
+    launcher: Any = LAUNCHERS[engine.on]
     known = [item.name for item in dataclasses.fields(launcher) if item.init]
     given = {"workers": engine.workers, "threads": run.threads}
     given = {name: value for name, value in given.items() if value is not None}
