@@ -24,9 +24,15 @@ from equiscale.models import Classifier, weights_card
 NAME = "standard/emoji/mid2rest"
 
 
+def shipped() -> Classifier:
+    model = load_model(NAME)
+    assert isinstance(model, Classifier)
+    return model
+
+
 @pytest.mark.needs("huggingface_hub")
 def test_a_directory_holds_the_model_file_a_config_and_a_card(tmp_path: Path) -> None:
-    model, card = load_model(NAME), weights_card(NAME)
+    model, card = shipped(), weights_card(NAME)
     model.save_pretrained(tmp_path, card=card)
     assert (tmp_path / "model.safetensors").read_bytes() == card.path.read_bytes()
     config = json.loads((tmp_path / "config.json").read_text())
@@ -48,11 +54,12 @@ def test_a_directory_holds_the_model_file_a_config_and_a_card(tmp_path: Path) ->
 @pytest.mark.needs("huggingface_hub")
 def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
     model = create_model("xu", in_channels=1, num_classes=2)
+    assert isinstance(model, Classifier)
     with pytest.raises(OptionError, match=r"card is of 'standard/emoji/mid2rest', but .* 'xu'"):
         model.save_pretrained(tmp_path, card=weights_card(NAME))
     model.save_pretrained(tmp_path)
     with pytest.raises(OptionError, match="not a StandardNet"):
-        type(load_model(NAME)).from_pretrained(tmp_path)
+        type(shipped()).from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(InputFileError, match="expected a file written by save_model"):
         Classifier.from_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""`equiscale data`: list, fetch, build and look at datasets."""
+"""`equiscale data`: list, fetch, build, export and look at datasets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import typer
 from typer.core import TyperGroup
 
-from equiscale.build.options import Background, SourceFormat
+from equiscale.build.options import Background, ExportFormat, SourceFormat
 from equiscale.cli.options import split_names
 from equiscale.core.errors import OptionError
 from equiscale.core.spec import STIR_LAYOUT, Layout, Split, describe_sizes
@@ -43,7 +43,7 @@ class BuildGroup(TyperGroup):
         return typer.main.get_command(single)
 
 
-app = typer.Typer(help="List, fetch, build and look at datasets.", no_args_is_help=True)
+app = typer.Typer(help="List, fetch, build, export and look at datasets.", no_args_is_help=True)
 build_app = typer.Typer(
     cls=BuildGroup, help="Build a dataset file from its sources.", no_args_is_help=True
 )
@@ -147,6 +147,26 @@ def download(
     names = [key for key in CARDS if CARDS[key].published] if name == "all" else [name]
     for each in names:
         typer.echo(download_dataset(each, force=force, progress=progress))
+
+
+@app.command()
+def export(
+    name: Name,
+    out: Annotated[Path, typer.Option(help="Directory to write to.")],
+    file_format: Annotated[
+        ExportFormat, typer.Option("--format", help="How the images are stored.")
+    ] = ExportFormat.PARQUET,
+    force: Force = False,
+) -> None:
+    """Write a dataset for Hugging Face: a Parquet file per split, and Croissant metadata."""
+    from equiscale.build.export import export_parquet
+    from equiscale.data.schema import read_arrays
+
+    path = locate_dataset(name)
+    with _progress_bar(f"exporting {path.stem}") as report:
+        files = export_parquet(read_arrays(path), path.stem, out, force, report)
+    for file in files:
+        typer.echo(file)
 
 
 @app.command()
@@ -299,32 +319,28 @@ class _Job:
 @contextmanager
 def _building(name: str, out: Path | None, workers: int | None, force: bool) -> Iterator[_Job]:
     """Check that the file can be written, show a progress bar, and print the file's path."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from equiscale.core.cores import available_cores
     from equiscale.data.schema import check_target
 
     path = out or dataset_path(name)
     check_target(path, force)
-    console = Console(stderr=True)
-    hidden = not console.is_terminal
-    with _terminated_cleanly(), Progress(console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task(f"building {name}", total=None)
-        yield _Job(
-            path,
-            workers or available_cores(),
-            lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    with _progress_bar(f"building {name}") as report:
+        yield _Job(path, workers or available_cores(), report)
     typer.echo(path)
 
 
 @contextmanager
-def _terminated_cleanly() -> Iterator[None]:
-    """Let a request to terminate end a build as Ctrl-C does, with nothing left behind."""
+def _progress_bar(text: str) -> Iterator[Report]:
+    """Show a bar; a request to terminate ends the block as Ctrl-C does, with nothing left."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task(text, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -123,7 +123,9 @@ class Classifier(nn.Module, ABC):
         """
         _hub_model()(self, card).save_pretrained(save_directory, **options)
 
-    def push_to_hub(self, repo_id: str, *, card: WeightsCard | None = None, **options: object) -> str:
+    def push_to_hub(
+        self, repo_id: str, *, card: WeightsCard | None = None, **options: object
+    ) -> str:
         """Upload what `save_pretrained` writes to the Hugging Face Hub; return the commit's URL.
 
         Args:

@@ -28,7 +28,7 @@ _TASK = "image-classification"
 _LICENSES = ("mit", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0")
 
 
-class HubModel(ModelHubMixin):  # type: ignore[misc] - untyped where the extra is missing
+class HubModel(ModelHubMixin):  # type: ignore[misc]
     """A model as `huggingface_hub` saves, loads and uploads it.
 
     `save_pretrained`, `push_to_hub` and `from_pretrained` are those of `ModelHubMixin`.
