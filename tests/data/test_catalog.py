@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from equiscale.core.errors import DatasetNotFoundError, UnknownNameError
-from equiscale.data.catalog import CARDS, dataset_path, locate_dataset
-from equiscale.data.schema import METADATA_KEYS, read_arrays
+from equiscale.core.errors import DatasetNotFoundError, OptionError, UnknownNameError
+from equiscale.core.spec import Layout
+from equiscale.data.catalog import CARDS, dataset_path, locate_dataset, register_dataset
+from equiscale.data.schema import METADATA_KEYS, StirArrays, read_arrays
 
 
 @pytest.mark.parametrize("name", list(CARDS))
@@ -19,6 +20,17 @@ def test_every_card_is_complete(name: str) -> None:
     assert set(card.options) <= {"source", "num_instances", "skip_bad", "background"}
     assert all((card.title, card.description, card.license, card.source, card.citation))
     assert set(card.metadata()) == set(METADATA_KEYS)
+
+
+def test_bad_registrations_are_refused() -> None:
+    def build(layout: Layout) -> StirArrays:
+        raise NotImplementedError
+
+    with pytest.raises(OptionError, match="must take layout, workers, progress; workers, progress"):
+        register_dataset("dots", title="Dots", license="CC0")(build)
+    with pytest.raises(OptionError, match="plain word such as 'dots', got 'a/b'"):
+        register_dataset("a/b", title="Dots", license="CC0")
+    assert "dots" not in CARDS
 
 
 def test_the_four_published_ones() -> None:
