@@ -653,7 +653,9 @@ def make_inputs(root: Path, data: Path) -> Inputs:
         "[training]\nbatch_size = 32\nreshuffle = true\n[[options.xu]]\nscales = 3\n"
     )
     runs = root / "runs.csv"
-    (root / "runs.measurements.csv").write_bytes((STUDY / "runs.measurements.csv").read_bytes()[:9000])
+    (root / "runs.measurements.csv").write_bytes(
+        (STUDY / "runs.measurements.csv").read_bytes()[:9000]
+    )
     runs.write_bytes(b"".join((STUDY / "runs.csv").read_bytes().splitlines(keepends=True)[:20]))
     page = ("report", "--runs", runs, "--out", root / "page.html")
     inputs: Inputs = {

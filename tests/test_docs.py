@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -108,10 +109,11 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     from equiscale.cli import app
 
     for words in commands_of(page):
-        command, rest = typer.main.get_command(app), list(words)
+        rest = list(words)
+        command: Any = typer.main.get_command(app)
         while hasattr(command, "commands") and rest:
-            assert rest[0] in command.commands, f"equiscale {' '.join(words)}"
-            command = command.commands[rest.pop(0)]
+            command = command.get_command(None, rest.pop(0))
+            assert command is not None, f"equiscale {' '.join(words)}"
         known = {name for parameter in command.params for name in parameter.opts}
         known |= {name for parameter in command.params for name in parameter.secondary_opts}
         used = {word.partition("=")[0] for word in rest if word.startswith("--")}

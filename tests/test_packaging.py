@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 MODULES = {
     "build": {"PIL", "cairosvg", "skimage", "yaml", "scipy"},
     "report": {"PIL", "matplotlib", "polars", "scipy", "yaml"},
+    "hub": {"PIL", "huggingface_hub", "pyarrow", "yaml"},
     "ray": {"ray", "yaml"},
     "slurm": {"submitit"},
     "track": {"PIL", "mlflow", "tensorboard", "yaml"},
@@ -35,8 +36,10 @@ ROOMS = {
     "import_extra('PIL.Image', 'pillow'), import_extra('skimage', 'scikit-image')",
     "report": "import equiscale.analysis.standings, equiscale.report.figures\n"
     "import equiscale.report.page",
-    "ray": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS.find('ray')",
-    "slurm": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS.find('slurm')",
+    "hub": "import equiscale.models.hub\nfrom equiscale.build.extras import import_extra\n"
+    "import_extra('pyarrow.parquet', 'pyarrow', 'hub')",
+    "ray": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS['ray']",
+    "slurm": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS['slurm']",
     "track": "from equiscale.sweeps.tracking import check_trackers\n"
     "check_trackers(('tensorboard', 'mlflow'))",
 }
@@ -58,6 +61,7 @@ def hide_all_but(*extras: str) -> str:
     [
         "build",
         "report",
+        pytest.param("hub", marks=pytest.mark.needs("huggingface_hub")),
         pytest.param("ray", marks=pytest.mark.needs("ray")),
         pytest.param("slurm", marks=pytest.mark.needs("submitit")),
         pytest.param("track", marks=pytest.mark.needs("mlflow")),

@@ -81,7 +81,11 @@ def main(names: list[str]) -> None:
     print(f"{'model':22}{'logits':>10}{'gradients':>12}{'weights':>10}{'predictions':>13}")
     for name in names or list_models():
         one, two = train(name, 1), train(name, 2)
-        differences = [float((a - b).abs().max()) for a, b in zip(one, two, strict=True) if isinstance(a, Tensor)]  # type: ignore[operator]
+        differences = [
+            float((a - b).abs().max())
+            for a, b in zip(one, two, strict=True)
+            if isinstance(a, Tensor)
+        ]  # type: ignore[operator]
         shown = ["equal" if d == 0 else f"{d:.1e}" for d in differences]
         print(f"{name:22}{shown[0]:>10}{shown[1]:>12}{shown[2]:>10}{shown[3]:>13}", flush=True)
 
