@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         register_model,
         save_model,
     )
+    from equiscale.probing import probe
 
 __version__ = "0.1.0"
 
@@ -40,13 +41,14 @@ _HOME = {
     "list_weights": "equiscale.models",
     "load_model": "equiscale.models",
     "load_dataset": "equiscale.data.dataset",
+    "probe": "equiscale.probing",
     "register_model": "equiscale.models",
     "save_model": "equiscale.models",
     "scale_channels": "equiscale.layers",
 }
 
 # What there is more of in a room: `equiscale.layers.scale_factors`.
-_ROOMS = ("analysis", "data", "layers", "metrics", "models", "testing")
+_ROOMS = ("analysis", "data", "layers", "metrics", "models", "probing", "testing")
 
 __all__ = [
     "Benchmark",
@@ -65,6 +67,7 @@ __all__ = [
     "list_weights",
     "load_dataset",
     "load_model",
+    "probe",
     "register_model",
     "save_model",
     "scale_channels",

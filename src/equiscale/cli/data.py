@@ -140,7 +140,7 @@ def preview(
     from equiscale.data.schema import read_arrays
 
     arrays = read_arrays(locate_dataset(name))
-    write_preview(out, draw_preview(arrays, split, _parse_sizes(sizes), instance, boxes))
+    write_preview(out, draw_preview(arrays, split, parse_sizes(sizes), instance, boxes))
     typer.echo(out)
 
 
@@ -286,7 +286,7 @@ def _building(name: str, out: Path | None, workers: int | None, force: bool) -> 
     check_target(path, force)
     console = Console(stderr=True)
     hidden = not console.is_terminal
-    with _terminated_cleanly(), Progress(console=console, transient=True, disable=hidden) as bar:
+    with terminated_cleanly(), Progress(console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(f"building {name}", total=None)
         yield _Job(
             path,
@@ -297,7 +297,7 @@ def _building(name: str, out: Path | None, workers: int | None, force: bool) -> 
 
 
 @contextmanager
-def _terminated_cleanly() -> Iterator[None]:
+def terminated_cleanly() -> Iterator[None]:
     """Let a request to terminate end a build as Ctrl-C does, with nothing left behind."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -324,7 +324,8 @@ def _add_own_datasets(table: Table) -> None:
             table.add_row(path.stem, *[""] * 4, "here", "your own")
 
 
-def _parse_sizes(text: str) -> list[int]:
+def parse_sizes(text: str) -> list[int]:
+    """Return the object sizes in a text that separates them with commas."""
     try:
         return [int(word) for word in split_names(text)]
     except ValueError:
@@ -334,7 +335,7 @@ def _parse_sizes(text: str) -> list[int]:
 def _parse_layout(canvas: int | None, sizes: str, default: Layout) -> Layout:
     if canvas is None and not sizes:
         return default
-    return Layout.of(canvas or default.canvas, _parse_sizes(sizes) or default.sizes)
+    return Layout.of(canvas or default.canvas, parse_sizes(sizes) or default.sizes)
 
 
 def _print_fields(fields: dict[str, str]) -> None:
