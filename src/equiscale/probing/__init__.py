@@ -199,15 +199,13 @@ def _match(
 def _notes(findings: Sequence[Finding], pictures: Pictures) -> list[str]:
     largest = max(finding.subject.rendering.sizes[-1] for finding in findings)
     enlarged, count = pictures.count_enlarged(largest), len(pictures.objects)
-    damaged = int((~findings[0].shown.any(dim=2).any(dim=1)).sum())
+    damaged = pictures.damaged + int((~findings[0].shown.any(dim=2).any(dim=1)).sum())
     by_order = [f.name for f in findings if f.right is not None and f.output_names is None]
     notes = {
         f"{enlarged} of {count} objects have fewer than {largest} pixels and are enlarged at full "
         "size, which blurs them": enlarged,
-        f"{pictures.too_small} objects were left out because they are too small": (
-            pictures.too_small
-        ),
-        f"{damaged} damaged pictures were left out": damaged,
+        f"objects left out because they are too small: {pictures.too_small}": pictures.too_small,
+        f"damaged pictures left out: {damaged}": damaged,
         f"outputs of {', '.join(by_order)} are taken to be the classes in order, "
         f"{', '.join(pictures.class_names[:3])}, …": len(by_order),
     }

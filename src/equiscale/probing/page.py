@@ -80,7 +80,9 @@ def _examples(report: ProbeReport) -> list[dict[str, Any]]:
     rendering = report.findings[0].subject.rendering
     renderer = Renderer(report.pictures, rendering)
     examples = []
-    for index, item in enumerate(report.pictures.objects[:EXAMPLES]):
+    objects = report.pictures.objects
+    for index in range(0, len(objects), -(-len(objects) // EXAMPLES)):
+        item = objects[index]
         rendered = renderer.render(item)
         if rendered is not None:
             examples.append(

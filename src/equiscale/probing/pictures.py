@@ -52,6 +52,7 @@ class Pictures:
         cutouts: Whether objects are cut out along their transparency or masks.
         skip_bad: Whether to leave out damaged pictures instead of stopping.
         too_small: Number of objects that were left out because they are too small.
+        damaged: Number of pictures that were left out because they are damaged.
     """
 
     source: Path
@@ -61,6 +62,7 @@ class Pictures:
     cutouts: bool = False
     skip_bad: bool = False
     too_small: int = 0
+    damaged: int = 0
 
     @property
     def labels(self) -> list[int]:
@@ -127,6 +129,7 @@ def read_pictures(
         cutouts=outlined,
         skip_bad=skip_bad,
         too_small=len(found.objects) - len(large),
+        damaged=len(found.damaged),
     )
 
 

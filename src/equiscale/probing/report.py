@@ -279,10 +279,19 @@ class ProbeReport:
     def __str__(self) -> str:
         lines = []
         for finding in self.findings:
-            found = finding.usable_range
-            span = f"usable from {found[0]} to {found[1]} pixels" if found else "never usable"
-            lines += [f"{finding.name}: {span}", *_text_table(finding.rows()), ""]
+            lines += [
+                f"{finding.name}: {_describe_range(finding.usable_range)}",
+                *_text_table(finding.rows()),
+                "",
+            ]
         return "\n".join(lines + [f"note: {note}" for note in self.notes]).rstrip()
+
+
+def _describe_range(found: tuple[int, int] | None) -> str:
+    if found is None:
+        return "nowhere usable"
+    low, high = found
+    return f"usable at {low} pixels only" if low == high else f"usable from {low} to {high} pixels"
 
 
 def _text_table(rows: Sequence[dict[str, Any]]) -> list[str]:

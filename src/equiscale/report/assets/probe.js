@@ -7,7 +7,8 @@ const full = (model) => model.rows[model.rows.length - 1];
 const named = (model) => h("span", {}, swatch(model), ` ${model.label}`);
 const mean = (model) => model.rows.reduce((sum, row) => sum + row[main()], 0) / model.rows.length;
 const interval = (row, key) => (row[key] === null ? "–" : `${percent(row[key])} (${(100 * row[key + "_low"]).toFixed(0)}–${(100 * row[key + "_high"]).toFixed(0)})`);
-const usable = (model) => (model.usable ? `${model.usable[0]}–${model.usable[1]} px` : "nowhere");
+const span = ([low, high]) => (low === high ? `${low} px` : `${low}–${high} px`);
+const usable = (model) => (model.usable ? span(model.usable) : "nowhere");
 
 const CHARTS = [
   { key: "accuracy", title: "Accuracy at each object size", note: "Share of images with the right answer, with its 95 % interval. Dotted: 95 % of the best." },
@@ -21,9 +22,10 @@ function drawAnswer() {
   $$("answer").textContent = data.models.map((model) => {
     if (!model.usable) return `${model.label} recognises nothing at any size.`;
     const below = model.rows.filter((row) => row.object_size < model.usable[0]);
-    const span = `${model.label} keeps 95 % of its best ${noun} from ${model.usable[0]} to ${model.usable[1]} pixels.`;
-    if (!below.length) return span;
-    return `${span} At ${below[0].object_size} pixels it has ${percent(below[0][main()], 0)}.`;
+    const [low, high] = model.usable;
+    const kept = `${model.label} keeps 95 % of its best ${noun} ${low === high ? `only at ${low}` : `from ${low} to ${high}`} pixels.`;
+    if (!below.length) return kept;
+    return `${kept} At ${below[0].object_size} pixels it has ${percent(below[0][main()], 0)}.`;
   }).join(" ");
 }
 
@@ -101,10 +103,10 @@ function drawSeen() {
   $$("seen").replaceChildren(h("table", { class: "seen", "aria-label": "images and answers" },
     h("thead", {}, h("tr", {}, h("th", {}, ""), (data.examples[0]?.sizes ?? []).map((size) => h("th", { scope: "col" }, `${size} px`)))),
     h("tbody", {}, data.examples.map((example) => h("tr", {}, h("th", { scope: "row" }, example.label), example.images.map((image, i) => h("td", {},
-      h("img", { src: image, alt: `${example.label} at ${example.sizes[i]} pixels`, loading: "lazy" }),
+      h("img", { src: image, alt: `${example.label} at ${example.sizes[i]} pixels` }),
       data.models.map((model, n) => {
         const answer = example.answers[n][i];
-        return h("div", { title: `${model.label}: ${answer.name}, ${percent(answer.confidence)}` }, several ? swatch(model) : null, h("span", { class: answer.right ? "right" : "wrong" }, answer.name), h("b", { class: "quiet" }, percent(answer.confidence, 0)));
+        return h("div", { title: `${model.label}: ${answer.name}, ${percent(answer.confidence)}` }, several ? swatch(model) : null, h("span", { class: answer.right ? "right" : "wrong" }, answer.name), h("small", { class: "quiet" }, percent(answer.confidence, 0)));
       }))))))));
 }
 
@@ -113,7 +115,7 @@ function drawConfusions() {
   const cell = (...content) => h("td", { style: "text-align:left" }, ...content);
   $$("confusions").replaceChildren(data.confusions.length ? h("table", { "aria-label": "confusions" },
     h("thead", {}, h("tr", {}, ["network", "shown", "answered", "sizes"].map((title) => h("th", { style: "text-align:left" }, title)), h("th", {}, "images"), h("th", {}, "share of what was shown"))),
-    h("tbody", {}, data.confusions.map((row) => h("tr", {}, cell(named(data.models.find((m) => m.label === row.network))), cell(row.shown), cell(row.answered), cell(`${row.sizes[0]}–${row.sizes[1]} px`), h("td", {}, row.images), heat(row.share))))) : "");
+    h("tbody", {}, data.confusions.map((row) => h("tr", {}, cell(named(data.models.find((m) => m.label === row.network))), cell(row.shown), cell(row.answered), cell(span(row.sizes)), h("td", {}, row.images), heat(row.share))))) : "");
 }
 
 function drawTable() {
