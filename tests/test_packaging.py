@@ -132,10 +132,6 @@ def test_the_module_is_the_command_and_completes(monkeypatch: pytest.MonkeyPatch
     assert done.stdout.strip() == __import__("equiscale").__version__
 
 
-def test_package_is_typed() -> None:
-    assert (SOURCE / "equiscale" / "py.typed").exists()
-
-
 @pytest.mark.parametrize("room", ["analysis", "data", "layers", "metrics", "models", "runs"])
 def test_no_public_name_hides_a_module(room: str) -> None:
     """Of two things with one name, the reference and `import … as` would find the wrong one."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         register_model,
         save_model,
     )
+    from equiscale.probing import probe
     from equiscale.sweeps.launch import register_launcher
     from equiscale.sweeps.measurements import register_measurement
     from equiscale.sweeps.tracking import register_tracker
@@ -44,6 +45,7 @@ _HOME = {
     "list_weights": "equiscale.models",
     "load_model": "equiscale.models",
     "load_dataset": "equiscale.data.dataset",
+    "probe": "equiscale.probing",
     "register_dataset": "equiscale.data.catalog",
     "register_launcher": "equiscale.sweeps.launch",
     "register_measurement": "equiscale.sweeps.measurements",
@@ -54,7 +56,7 @@ _HOME = {
 }
 
 # What there is more of in a room: `equiscale.layers.scale_factors`.
-_ROOMS = ("analysis", "data", "layers", "metrics", "models", "testing")
+_ROOMS = ("analysis", "data", "layers", "metrics", "models", "probing", "testing")
 
 __all__ = [
     "Benchmark",
@@ -73,6 +75,7 @@ __all__ = [
     "list_weights",
     "load_dataset",
     "load_model",
+    "probe",
     "register_dataset",
     "register_launcher",
     "register_measurement",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,7 @@ from equiscale.analysis.study import Study
 from equiscale.analysis.summaries import ModelKey
 from equiscale.core.errors import EquiscaleError, OptionError
 from equiscale.core.files import canonical_json
-from equiscale.core.protocol import PROTOCOL_VERSION, TrainingProtocol
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.protocol import PROTOCOL_VERSION
 from equiscale.core.spec import Scenario
 from equiscale.models.foreign import is_known_here_only, name_factory
 from equiscale.report.page import write_page
@@ -216,7 +214,6 @@ def benchmark(
 
         print(equiscale.benchmark(MyNet, dataset="emoji", scenarios="mid2rest", seeds=1))
     """
-    _check_training(training)
     if isinstance(seeds, int) and seeds < 1:
         raise OptionError(f"seeds must be a number of at least 1, or a list of seeds, got {seeds}")
     model = _name(model_factory, name)
@@ -254,13 +251,6 @@ def read_benchmark(sweep: Sweep, status: SweepStatus, store: RunStore) -> Benchm
     options = canonical_json(dict(choice.options)) if choice.options else ""
     study = read_study(store.root)
     return Benchmark(choice.name, options, sweep, study, failed)
-
-
-def _check_training(training: Mapping[str, Any]) -> None:
-    known = [item.name for item in dataclasses.fields(TrainingProtocol) if item.name != "version"]
-    for name in training:
-        if name not in known:
-            raise OptionError(unknown_name_message("argument or training option", name, known))
 
 
 def _name(factory: Callable[..., nn.Module] | str, name: str | None) -> str:

@@ -125,13 +125,6 @@ def test_an_error_that_is_undefined_everywhere_is_null_and_counted() -> None:
     assert (row["error"], row["undefined"], row["last"]) == (None, 10, True)
 
 
-def test_no_measurement_gives_empty_tables() -> None:
-    found = study({})
-    assert found.errors.is_empty()
-    assert found.sizes.is_empty()
-    assert found.costs["epoch_seconds"].to_list() == [None]
-
-
 def test_the_published_figures_are_complete() -> None:
     assert len(published_accuracy()) == 176
     assert len(published_sizes()) == 176 * 48

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def test_a_key_becomes_a_record(make_key: MakeKey, make_settings: MakeSettings) 
     assert len(record.timings["epoch_seconds"]) == 4
     assert record.environment["torch"] == torch.__version__
     text = str(record.to_files()["record.json"])
-    assert os.uname().nodename not in text
+    assert platform.node() not in text
     assert str(Path.home()) not in text.replace('"/"', "")
     directory = RunStore(make_settings().runs).directory(record.key.run_id)
     model = load_model(directory / "weights.safetensors", allow_import=True)

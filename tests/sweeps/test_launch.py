@@ -65,7 +65,7 @@ def test_a_sweep_ends_although_runs_fail_and_a_second_call_starts_none(
     assert reasons["tiny_models:Raising"].reason == "RuntimeError: no such luck"
     died = reasons["tiny_models:Deadly"]
     assert died.kind == "died"
-    assert died.reason == "2 worker processes died during this run (exit code -9)"
+    assert died.reason == "2 worker processes died during this run (exit code 9)"
     assert seen[0].count(RunState.MISSING) == 3
     assert {record.environment["threads"] for record in store.load_all()} == {1}
     again = run_sweep(grid, store, NoLauncher(), settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import socket
@@ -167,6 +166,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cluster of two nodes with one core each; yields the directory of its logs."""
     root = Path(tempfile.mkdtemp(prefix="eq"))
     host = socket.gethostname().partition(".")[0]
+    import pwd
+
     user = pwd.getpwuid(os.getuid()).pw_name
     (root / "state").mkdir()
     (root / "munge").mkdir(mode=0o700)
@@ -225,7 +226,7 @@ def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[str]:
         "[options.'tiny_models:TinyNet']\npause = 0.004\n"
     )
     command = [sys.executable, "-m", "equiscale", "sweep", str(toml), "--on", "slurm"]
-    command += ["--engine-option", "minutes=25", "--runs", str(results)]
+    command += ["--launcher-option", "minutes=25", "--runs", str(results)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -183,7 +183,7 @@ def preview(
     from equiscale.data.schema import read_arrays
 
     arrays = read_arrays(locate_dataset(name))
-    write_preview(out, draw_preview(arrays, split, _parse_sizes(sizes), instance, boxes))
+    write_preview(out, draw_preview(arrays, split, parse_sizes(sizes), instance, boxes))
     typer.echo(out)
 
 
@@ -242,7 +242,7 @@ def folder(
         int | None,
         typer.Option(min=1, help="Objects per class and split; default: all that can be had."),
     ] = None,
-    background: Annotated[
+    border: Annotated[
         Background, typer.Option(help="Beyond a picture's border: its edge, or black.")
     ] = Background.EDGE,
     cutouts: Annotated[
@@ -286,7 +286,7 @@ def folder(
         classes=split_names(classes),
         num_instances=instances,
         layout=_parse_layout(canvas, sizes, STIR_LAYOUT),
-        background=background,
+        background=border,
         cutouts=cutouts,
         masks=masks,
         backgrounds=backgrounds,
@@ -331,16 +331,23 @@ def _building(name: str, out: Path | None, workers: int | None, force: bool) -> 
 
 @contextmanager
 def _progress_bar(text: str) -> Iterator[Report]:
-    """Show a bar; a request to terminate ends the block as Ctrl-C does, with nothing left."""
+    """Show a bar on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
+    hidden = not console.is_terminal
+    with terminated_cleanly(), Progress(console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def terminated_cleanly() -> Iterator[None]:
+    """Let a request to terminate end the block as Ctrl-C does, with nothing left behind."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task(text, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -363,7 +370,8 @@ def _add_own_datasets(table: Table) -> None:
             table.add_row(path.stem, *[""] * 4, "here", "your own")
 
 
-def _parse_sizes(text: str) -> list[int]:
+def parse_sizes(text: str) -> list[int]:
+    """Return the object sizes in a text that separates them with commas."""
     try:
         return [int(word) for word in split_names(text)]
     except ValueError:
@@ -373,7 +381,7 @@ def _parse_sizes(text: str) -> list[int]:
 def _parse_layout(canvas: int | None, sizes: str, default: Layout) -> Layout:
     if canvas is None and not sizes:
         return default
-    return Layout.of(canvas or default.canvas, _parse_sizes(sizes) or default.sizes)
+    return Layout.of(canvas or default.canvas, parse_sizes(sizes) or default.sizes)
 
 
 def _print_fields(fields: dict[str, str]) -> None:

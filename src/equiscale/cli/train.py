@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.status import Status
 
 from equiscale.cli import options
-from equiscale.cli.option_groups import RunOptions, TrainingOptions, with_option_groups
+from equiscale.cli.options import RunOptions, TrainingOptions, with_option_groups
 from equiscale.cli.sweep import job_settings, parse_rates
 from equiscale.core.errors import EquiscaleError, OptionError
 

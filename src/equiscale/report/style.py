@@ -103,11 +103,6 @@ def style_models(models: Iterable[ModelKey]) -> dict[ModelKey, ModelStyle]:
     return styles
 
 
-def is_ours(name: str) -> bool:
-    """Whether a model, or the model it is a variant of, has a style of its own."""
-    return name in STYLES or name in VARIANTS
-
-
 def _variant_style(name: str) -> ModelStyle:
     """Return the style of the base with the same colours and another dash and marker."""
     base, index = VARIANTS[name].base, list(VARIANTS).index(name)

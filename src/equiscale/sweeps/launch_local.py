@@ -34,6 +34,9 @@ KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 * 
 """Makes glibc keep the memory of freed tensors for the next ones. By default it goes back to the
 system, and every batch pays for the same pages again."""
 
+PYTHON: str = vars(sys)["_base_executable"] if os.name == "nt" else sys.executable
+"""An environment's python.exe on Windows only starts this one, which would have another pid."""
+
 
 @dataclass
 class _Worker:
@@ -45,12 +48,16 @@ class _Worker:
         self.output.seek(0)
         return self.output.read().decode(errors="replace")[-2000:].strip()
 
+    def stop(self) -> None:
+        """Tell the worker to stop, in the one way that every platform has: close its input."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+
     def close(self) -> None:
         """Close the worker's pipe and output."""
+        self.stop()
         self.output.close()
-        if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.close()
 
 
 @register_launcher("local")
@@ -101,15 +108,17 @@ class LocalLauncher:
     def _start(self, work: bytes, index: int, count: int) -> _Worker:
         output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         process = subprocess.Popen(
-            [sys.executable, "-m", "equiscale.sweeps.worker"],
+            [PYTHON, "-m", "equiscale.sweeps.worker"],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=self._environment(index, count),
-            start_new_session=True,  # Ctrl-C reaches only us: we stop the workers in order
+            # Ctrl-C reaches only us: we stop the workers in order.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its death is noticed later
+        with contextlib.suppress(OSError):  # its death is noticed later
             process.stdin.write(work)
             process.stdin.flush()
         return _Worker(process, output)
@@ -179,8 +188,7 @@ def _stopping() -> Iterator[list[_Worker]]:
         yield workers
     finally:
         for worker in workers:
-            if worker.process.poll() is None:
-                worker.process.terminate()
+            worker.stop()
         for worker in workers:
             _wait_or_kill(worker.process)
             worker.close()

@@ -218,4 +218,7 @@ def _is_queued(array: str) -> tuple[bool, str | None]:
 
 
 def _call(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:  # the command is missing, or the file system of commands is away
+        return subprocess.CompletedProcess(command, 127, "", str(error))

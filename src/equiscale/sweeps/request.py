@@ -73,7 +73,7 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
     # Names and numbers are checked first: a dataset may have to be downloaded.
     models = find_choices(request)
     scenarios = find_scenarios(request.scenarios)
-    protocol = TrainingProtocol(**request.training)
+    protocol = TrainingProtocol.from_changes(request.training)
     datasets = {source: load_dataset(source) for source in find_sources(request.data)}
     sweep = Sweep(
         models=models,
@@ -177,10 +177,8 @@ def note_reused(keys: Iterable[RunKey]) -> None:
 
 def estimate_sweep(sweep: Sweep, status: SweepStatus, measured: MeasuredRuns) -> Estimate:
     """Return the work that is left, from all measured runs of the store."""
-    objects = {data.content_hash: data.num_objects for data in sweep.datasets}
     left = [*status.keys(RunState.MISSING, RunState.RUNNING), *status.plan.undecided]
-    sizes = {data.content_hash: data.sizes for data in sweep.datasets}
-    return estimate_runs(left, measured.timings(), objects, sizes)
+    return estimate_runs(left, measured.timings(), sweep.datasets)
 
 
 def run_sweep(

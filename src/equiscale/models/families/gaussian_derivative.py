@@ -47,8 +47,6 @@ class GaussianDerivativeNet(MultiViewNet):
     pooling, a linear layer and pooling of the logits over scale channels follow.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         widths: Features after each layer.
         sigma: σ of the first layer of the finest channel, in pixels.
         layer_ratio: Ratio of σ from layer to layer.

@@ -1,4 +1,4 @@
-// Drawing: elements, scales, axes, the tip. Texts are set as text, never as markup.
+// What the pages share: data, colours, elements, scales, axes, the tip. Texts are set as text, never as markup.
 const SVG = "http://www.w3.org/2000/svg";
 const $$ = (id) => document.getElementById(id);
 
@@ -150,4 +150,26 @@ function sortable(columns, rows, label, state) {
 }
 function compare(a, b) {
   return typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b)) : (a ?? -Infinity) - (b ?? -Infinity);
+}
+
+const nearest = (values, wanted) => values.reduce((best, value, i) => (Math.abs(value - wanted) < Math.abs(values[best] - wanted) ? i : best), 0);
+
+async function unpack() {
+  const bytes = Uint8Array.from(atob($$("data").textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}
+
+function setTheme(theme) {
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  $$("theme").textContent = `Colours: ${theme}`;
+  try { localStorage.setItem("equiscale-theme", theme); } catch { /* private window */ }
+}
+
+function startTheme() {
+  let theme = "auto";
+  try { theme = localStorage.getItem("equiscale-theme") || "auto"; } catch { /* private window */ }
+  setTheme(theme);
+  $$("theme").addEventListener("click", () => setTheme({ auto: "light", light: "dark", dark: "auto" }[$$("theme").textContent.slice(9)]));
 }
