@@ -133,7 +133,7 @@ class Classifier(nn.Module, ABC):
             card: How the weights were trained, see `equiscale.models.hub.HubModel`.
             options: Those of `huggingface_hub.ModelHubMixin.push_to_hub`.
         """
-        return str(_hub_model()(self, card).push_to_hub(repo_id, **options))
+        return str(_hub_model()(self, card).push_to_hub(repo_id, **options).commit_url)
 
     @classmethod
     def from_pretrained(cls: type[ClassifierT], name: str | Path, **options: object) -> ClassifierT:

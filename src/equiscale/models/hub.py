@@ -24,6 +24,10 @@ except ImportError:
     raise MissingExtraError("huggingface_hub", "hub") from None
 
 MODEL_FILE = "model.safetensors"
+_DOWNLOAD = (
+    *("revision", "cache_dir", "force_download", "local_files_only", "token"),
+    *("proxies", "resume_download"),  # before huggingface_hub 1.0
+)
 _TASK = "image-classification"
 _LICENSES = ("mit", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0")
 
@@ -56,8 +60,7 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, **options: Any) -> HubModel:  # noqa: ANN401 - those of the mixin and of load_model
-        names = ("revision", "cache_dir", "force_download", "local_files_only", "token")
-        download = {name: options.pop(name) for name in names}
+        download = {name: options.pop(name) for name in _DOWNLOAD if name in options}
         file = Path(model_id) / MODEL_FILE
         if not Path(model_id).is_dir():
             file = Path(hf_hub_download(model_id, MODEL_FILE, **download))
