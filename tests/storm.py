@@ -486,7 +486,7 @@ def storm(seconds: float, seed: int) -> Tally:
     """Do everything in turn until the time is up."""
     tally = Tally()
     logging.disable()
-    MEASUREMENTS._entries.clear()
+    MEASUREMENTS.clear()
     with tempfile.TemporaryDirectory(prefix="storm-") as directory:
         world = World(Path(directory), random.Random(seed))
         until = time.monotonic() + seconds

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Iterable
+from typing import TypeVar
 
-from equiscale.core.errors import DuplicateNameError, UnknownNameError
+from equiscale.core.errors import DuplicateNameError, OptionError, UnknownNameError
 
 T = TypeVar("T")
 
@@ -24,7 +24,14 @@ def unknown_name_message(kind: str, name: object, known: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}{hint} Known: {', '.join(names) or 'none'}"
 
 
-class Registry(Generic[T]):
+def check_name(kind: str, name: object, known: Iterable[str]) -> None:
+    """Raise `OptionError` with `unknown_name_message` unless the name is known."""
+    names = list(known)
+    if name not in names:
+        raise OptionError(unknown_name_message(kind, name, names))
+
+
+class Registry(dict[str, T]):
     """Entries of one kind by name, in the order in which they were added.
 
     Args:
@@ -39,29 +46,17 @@ class Registry(Generic[T]):
     """
 
     def __init__(self, kind: str, hint: str = "") -> None:
+        super().__init__()
         self.kind = kind
         self._hint = f"; {hint}" if hint else ""
-        self._entries: dict[str, T] = {}
 
     def add(self, name: str, entry: T) -> None:
         """Add an entry; a name that exists raises `DuplicateNameError`."""
-        if name in self._entries:
+        if name in self:
             raise DuplicateNameError(
                 f"{self.kind} {name!r} is already registered; choose another name"
             )
-        self._entries[name] = entry
+        self[name] = entry
 
-    def __getitem__(self, name: str) -> T:
-        if name not in self._entries:
-            message = unknown_name_message(self.kind, name, self._entries)
-            raise UnknownNameError(f"{message}{self._hint}")
-        return self._entries[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    def __missing__(self, name: str) -> T:
+        raise UnknownNameError(f"{unknown_name_message(self.kind, name, self)}{self._hint}")
