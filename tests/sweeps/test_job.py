@@ -5,12 +5,14 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from equiscale import load_dataset
 from equiscale.core.errors import OptionError
+from equiscale.core.registry import Registry
 from equiscale.models.checkpoint import load_model
 from equiscale.runs.errors import RunsError
 from equiscale.runs.key import RunKey
@@ -25,7 +27,6 @@ from equiscale.sweeps.job import (
     load_run_dataset,
     run_job,
 )
-from equiscale.sweeps.measurements import MEASUREMENTS
 from equiscale.training.checkpoint import CHECKPOINT_FILE
 from equiscale.training.loop import InterruptedRunError
 
@@ -154,12 +155,13 @@ def test_a_failed_run_keeps_its_reason(
 def test_measurements_land_in_the_record_or_fail_the_run(
     make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MEASUREMENTS, "_entries", {})
-    MEASUREMENTS.add("data", lambda model, dataset: Measurement({"classes": dataset.num_classes}))
-    MEASUREMENTS.add("not applicable", lambda model, dataset: None)
+    measurements: Registry[Any] = Registry("measurement")
+    monkeypatch.setattr("equiscale.sweeps.measurements.MEASUREMENTS", measurements)
+    measurements.add("data", lambda model, dataset: Measurement({"classes": dataset.num_classes}))
+    measurements.add("not applicable", lambda model, dataset: None)
     record = run(make_key(), make_settings())
     assert {name: m.values for name, m in record.measurements.items()} == {"data": {"classes": 36}}
-    MEASUREMENTS.add("odd", lambda model, dataset: Measurement({"x": float("nan")}))
+    measurements.add("odd", lambda model, dataset: Measurement({"x": float("nan")}))
     settings = make_settings()
     assert run_job(make_key(seed=2), RunStore(settings.runs), settings) is RunState.FAILED
 

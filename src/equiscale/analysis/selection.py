@@ -122,8 +122,5 @@ def count_strong(correlations: Iterable[Correlation], above: float = 0.9) -> int
 
 def best_channels(correlations: Sequence[Correlation]) -> list[int]:
     """Return the channels by decreasing r; constant ones come last."""
-    return sorted(range(len(correlations)), key=lambda c: -_r_or_least(correlations[c]))
-
-
-def _r_or_least(correlation: Correlation) -> float:
-    return -2.0 if correlation.r is None else correlation.r
+    r = [-2.0 if correlation.r is None else correlation.r for correlation in correlations]
+    return sorted(range(len(r)), key=lambda channel: -r[channel])

@@ -102,6 +102,7 @@ def compare_paired(first: Mapping[int, float], second: Mapping[int, float]) -> P
     shared = sorted(first.keys() & second.keys())
     differences = np.array([first[seed] - second[seed] for seed in shared])
     interval = bootstrap_interval(differences.tolist())
+    testable = np.count_nonzero(differences) >= 6
     return PairedComparison(
         seeds=len(shared),
         missing=len(first.keys() ^ second.keys()),
@@ -110,14 +111,8 @@ def compare_paired(first: Mapping[int, float], second: Mapping[int, float]) -> P
         high=interval.high,
         wins=int((differences > 0).sum()),
         ties=int((differences == 0).sum()),
-        p_value=_signed_rank_p(differences),
+        p_value=float(stats.wilcoxon(differences).pvalue) if testable else None,
     )
-
-
-def _signed_rank_p(differences: Floats) -> float | None:
-    if np.count_nonzero(differences) < 6:
-        return None
-    return float(stats.wilcoxon(differences).pvalue)
 
 
 @dataclass(frozen=True)

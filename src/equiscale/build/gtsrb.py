@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from equiscale.build.choosing import Choice, build_from_photos, deal_tracks
+from equiscale.build.choosing import Choice, build_from_photos, deal_tracks, shorter_side
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import Box, BoxError, Cutting, Photo, PhotoObject
 from equiscale.build.sources import checked_directory, list_members, read_text
@@ -96,7 +96,7 @@ def build_gtsrb(
     def choose(usable: list[PhotoObject]) -> Choice:
         training = [sign for sign in usable if sign.key.startswith(_TRAINING)]
         test = [sign for sign in usable if sign.key.startswith(_TEST)]
-        return deal_tracks(training, test, _track, _shorter_side, card.class_names, count, source)
+        return deal_tracks(training, test, _track, shorter_side, card.class_names, count, source)
 
     cutting = Cutting(seed=card.name, layout=layout, stretch=True, skip_bad=skip_bad)
     return build_from_photos(signs, choose, card.metadata(), cutting, workers, progress)
@@ -155,10 +155,6 @@ def _read_signs(table: Photo, folder: str, files: Files, least: int) -> Iterator
 def _is_suitable(box: Box, least: int) -> bool:
     shorter, longer = sorted((box.width, box.height))
     return shorter >= least and longer - shorter < _MAX_SIDE_DIFFERENCE * longer
-
-
-def _shorter_side(sign: PhotoObject) -> float:
-    return min(sign.box.width, sign.box.height)
 
 
 def _track(sign: PhotoObject) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from equiscale.build.choosing import Choice, build_from_photos, deal_largest
+from equiscale.build.choosing import Choice, build_from_photos, deal_largest, shorter_side
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import Box, Cutting, Photo, PhotoObject
 from equiscale.build.sources import (
@@ -68,7 +68,7 @@ def build_traffic_sign(
     signs = list(_read_signs(source, photos))
 
     def choose(usable: list[PhotoObject]) -> Choice:
-        return deal_largest(usable, _shorter_side, count, max(layout.sizes), source)
+        return deal_largest(usable, shorter_side, count, max(layout.sizes), source)
 
     cutting = Cutting(seed="trafficsign", layout=layout, stretch=True, skip_bad=skip_bad)
     return build_from_photos(signs, choose, card.metadata(), cutting, workers, progress)
@@ -108,13 +108,5 @@ def _read_annotation(path: Path, pictures: dict[str, Photo]) -> list[PhotoObject
 
 
 def _parse_box(bbox: dict[str, float]) -> Box:
-    return Box(
-        math.floor(bbox["xmin"]),
-        math.floor(bbox["ymin"]),
-        math.ceil(bbox["xmax"]),
-        math.ceil(bbox["ymax"]),
-    )
-
-
-def _shorter_side(sign: PhotoObject) -> float:
-    return min(sign.box.width, sign.box.height)
+    first, last = ((bbox[f"x{end}"], bbox[f"y{end}"]) for end in ("min", "max"))
+    return Box(*map(math.floor, first), *map(math.ceil, last))

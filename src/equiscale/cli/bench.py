@@ -56,7 +56,7 @@ def bench(
         check_writable(out)  # before training for hours
     done = run_request(request, directory, launcher, run, dry_run, retry_failed)
     standing = read_benchmark(*done)
-    Console().print(str(standing), markup=False, highlight=False, soft_wrap=True)
+    options.say(Console(), str(standing))
     if out is not None:
         typer.echo(standing.write_page(out))
     exit_if_failed(*done[1:])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from rich.console import Console
 
 from equiscale.core.errors import OptionError
 
@@ -177,6 +178,11 @@ def parse_assignments(texts: list[str]) -> dict[str, Any]:
         except ValueError:
             options[name] = value
     return options
+
+
+def say(console: Console, text: str) -> None:
+    """Print a text as it is: no markup, no colours, lines not broken."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def allow_local_models() -> None:

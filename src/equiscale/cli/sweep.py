@@ -15,7 +15,7 @@ from equiscale.cli import options
 from equiscale.cli.options import LauncherOptions, RunOptions, TrainingOptions, with_option_groups
 from equiscale.cli.progress import describe_estimate, following, print_problems, summarize
 from equiscale.core.errors import OptionError
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.registry import check_name
 
 if TYPE_CHECKING:
     from equiscale.runs.store import RunStore
@@ -141,8 +141,7 @@ def _create_launcher(launching: LauncherOptions, run: RunOptions) -> Launcher:
     given = {name: value for name, value in given.items() if value is not None}
     given |= options.parse_assignments(launching.launcher_option)
     for name in given:
-        if name not in known:
-            raise OptionError(unknown_name_message(f"option of {launching.on}:", name, known))
+        check_name(f"option of {launching.on}:", name, known)
     usual = {"per_gpu": launching.per_gpu}
     if launching.on == "local":
         usual["gpus"] = count_gpus(run.device)
@@ -196,8 +195,8 @@ def exit_if_failed(status: SweepStatus, store: RunStore) -> None:
     console = Console(stderr=True)
     failed = status.keys(RunState.FAILED)
     for key in failed:
-        reason = f"failed: {key} ({key.run_id}): {store.failure(key.run_id).reason}"
-        console.print(reason, markup=False, highlight=False, soft_wrap=True)
+        reason = store.failure(key.run_id).reason
+        options.say(console, f"failed: {key} ({key.run_id}): {reason}")
     if failed:
         console.print("try them again with --retry-failed")
         raise typer.Exit(options.EXIT_FAILED_RUN)

@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
-from equiscale.core.errors import DuplicateNameError, MissingExtraError, UnknownNameError
+from equiscale.core.errors import (
+    DuplicateNameError,
+    MissingExtraError,
+    OptionError,
+    UnknownNameError,
+)
 
 T = TypeVar("T")
 
@@ -27,6 +32,13 @@ def unknown_name_message(kind: str, name: object, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     return f"unknown {kind} {name!r}{hint} Known: {', '.join(names) or 'none'}"
+
+
+def check_name(kind: str, name: object, known: Iterable[str]) -> None:
+    """Raise `OptionError` with `unknown_name_message` unless the name is known."""
+    names = list(known)
+    if name not in names:
+        raise OptionError(unknown_name_message(kind, name, names))
 
 
 class Registry(Generic[T]):

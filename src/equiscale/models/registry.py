@@ -13,7 +13,7 @@ from torch import nn
 
 from equiscale.core.errors import DuplicateNameError, OptionError
 from equiscale.core.options import check_positive
-from equiscale.core.registry import Registry, unknown_name_message
+from equiscale.core.registry import Registry, check_name
 from equiscale.core.variants import VARIANTS
 from equiscale.models.foreign import (
     Factory,
@@ -95,10 +95,8 @@ class ModelCard:
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise `OptionError` for an unknown option, or for a required one that is missing."""
         known, takes_any = self.options, _takes_any(self._parameters())
-        for option in options:
-            if option not in known and not takes_any:
-                kind = f"option of model {self.name!r}:"
-                raise OptionError(unknown_name_message(kind, option, known))
+        for option in () if takes_any else options:
+            check_name(f"option of model {self.name!r}:", option, known)
         for option, default in known.items():
             if default is inspect.Parameter.empty and option not in options:
                 raise OptionError(
@@ -173,8 +171,7 @@ def register_model(
         raise OptionError(f"{name!r} stands for several models; choose another name")
     if name in VARIANTS:
         raise DuplicateNameError(f"model {name!r} is already registered; choose another name")
-    if group not in MODEL_GROUPS:
-        raise OptionError(unknown_name_message("group of models", group, MODEL_GROUPS))
+    check_name("group of models", group, MODEL_GROUPS)
 
     def add(factory: FactoryT) -> FactoryT:
         card = ModelCard(
@@ -220,9 +217,8 @@ def list_models(filter: str | None = None, *, pretrained: bool = False) -> list[
     if filter in MODEL_GROUPS:
         names = [name for name in names if model_card(name).group == filter]
     elif filter is not None:
-        if not set(filter) & set("*?[") and filter not in names:
-            known = (*MODEL_GROUPS, *names)
-            raise OptionError(unknown_name_message("group of models or model", filter, known))
+        if not set(filter) & set("*?["):
+            check_name("group of models or model", filter, (*MODEL_GROUPS, *names))
         names = fnmatch.filter(names, filter)
     return [name for name in names if not pretrained or has_weights(name)]
 

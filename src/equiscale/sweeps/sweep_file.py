@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from equiscale.core.errors import OptionError
 from equiscale.core.protocol import TrainingProtocol
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.registry import check_name
 from equiscale.runs.key import check_learning_rate, check_model_options, check_seed
 from equiscale.sweeps.grid import ModelChoice
 from equiscale.sweeps.published import PUBLISHED
@@ -82,8 +82,7 @@ def read_sweep_file(path: Path) -> SweepRequest:
     values: dict[str, Any] = {}
     for name, value in content.items():
         try:
-            if name not in _READERS:
-                raise OptionError(unknown_name_message("key", name, _READERS))
+            check_name("key", name, _READERS)
             values[name] = _READERS[name](value)
         except OptionError as error:
             raise SweepFileError(f"{path}: {name}: {error}") from error
