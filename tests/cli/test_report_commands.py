@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from tests.mutations import odd_record
 from tests.synthetic_runs import SyntheticRuns, write_records
 
 from equiscale import create_model
@@ -15,6 +17,7 @@ from equiscale.cli import main
 from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.models.checkpoint import save_model
+from equiscale.runs.store import RunState, RunStore
 
 
 class Done(NamedTuple):
@@ -108,6 +111,29 @@ def test_a_damaged_record_is_mentioned_every_time(equiscale: Run, tmp_path: Path
     assert damaged.name in first.stderr
     for done in (first, second):
         assert "damaged records: 1 in 'runs/quarantine'" in done.stderr
+
+
+def test_odd_records_of_others_are_shown_or_reported(equiscale: Run, results: Path) -> None:
+    """Intact records that hold anything, in any place, among good ones."""
+    store, chance = RunStore(results), random.Random(5)
+    good = [record.to_files() for record in store.load_all()]
+    for _ in range(40):
+        run_id, files = odd_record(chance.choice(good), chance)
+        store.directory(run_id).mkdir(exist_ok=True)
+        for name, data in files.items():
+            (store.directory(run_id) / name).write_bytes(data)
+    count = len(store.run_ids(RunState.DONE))
+    page = equiscale("report")
+    shown = int(page.stdout.split()[1])
+    assert shown >= len(good) / 2
+    assert shown + page.stderr.count("left out: ") == count
+    for command in ("status", "compare", "collect --out t.csv", "collect --out t.parquet"):
+        done = equiscale(*command.split())
+        assert done.returncode in (0, 2), done.stderr
+        assert "Traceback" not in done.stderr
+    for table in ("t.csv", "t.parquet"):
+        assert f" {shown} runs" in equiscale("report", "--runs", table).stdout
+    assert not store.quarantined()
 
 
 def test_figures_says_what_it_wrote_and_what_is_missing(
