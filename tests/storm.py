@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import fcntl
 import functools
-import hashlib
 import io
 import json
 import logging
@@ -40,6 +39,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "COLUMNS": "20
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402 - the first optimiser of a process would load it
+from tests.mutations import mutate, mutate_json, odd_record  # noqa: E402
 from tests.runs.crash_publish import die_at  # noqa: E402
 from tests.synthetic_runs import SyntheticRuns, write_records  # noqa: E402
 
@@ -47,7 +47,6 @@ from equiscale import create_model, load_dataset, load_model, save_model  # noqa
 from equiscale.build.annotations import read_annotations  # noqa: E402
 from equiscale.cli import main as equiscale  # noqa: E402
 from equiscale.core.errors import EquiscaleError  # noqa: E402
-from equiscale.core.files import content_hash  # noqa: E402
 from equiscale.core.protocol import TrainingProtocol  # noqa: E402
 from equiscale.core.spec import Scenario  # noqa: E402
 from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays  # noqa: E402
@@ -332,8 +331,8 @@ def kill_parents(world: World, tally: Tally) -> None:
     def start(_: object, work: bytes, index: int, count: int) -> Any:
         return launch_local._Worker(ForkedWorker(work), io.BytesIO())  # type: ignore[arg-type]
 
-    launch_local.LocalLauncher._start = start  # type: ignore[method-assign]
-    launch_local.MAX_DEATHS = 10**9
+    vars(launch_local)["MAX_DEATHS"] = 10**9
+    launch_local.LocalLauncher._start = start  # type: ignore[assignment, method-assign]
     sweep = functools.partial(sweep_of, world, store, settings, launch_local.LocalLauncher(2, 1))
     while len(store.run_ids(RunState.DONE)) < len(world.sweep.seeds):
         with forked(sweep) as parent:
@@ -435,60 +434,6 @@ def finish(
 
 # --- Damaged files --------------------------------------------------------------------------------
 
-ODD_VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 0.5, 10**400, 2**63, 1e308, -1e308, 5e-324, "", "x" * 300, "nan", "\0",
-    "../../etc/passwd", "<script>alert(1)</script>", "$x^$", "[bold]x[/nope]", "\u202eabc", "\x1b[2J",
-    "train@1-2", "train@64", "all2all", "stage1", [], {}, [[]], [None], ["a"], {"": {}}, {"a": 1},
-)  # fmt: skip
-ODD_ARRAYS: tuple[Callable[[Any], Any], ...] = (
-    lambda array: array[:0],
-    lambda array: array[None],
-    lambda array: array[..., :-1],
-    lambda array: array.ravel()[0],
-    lambda array: array.astype(str),
-    lambda array: array * np.float64("nan"),
-    lambda array: np.nan_to_num(array).astype(np.int64) * 10**6,
-    lambda array: -np.nan_to_num(array).astype(np.int64),
-)
-
-
-def mutate(data: bytes, chance: random.Random) -> bytes:
-    """Return a file with a few bytes flipped, cut, doubled, overwritten or inserted."""
-    changed = bytearray(data)
-    for _ in range(chance.choice((1, 1, 1, 3))):
-        place = chance.randrange(len(changed) + 1)
-        length = chance.choice((1, 2, 8, 64, 4096))
-        kind = chance.randrange(6)
-        if kind == 0 and place < len(changed):
-            changed[place] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            del changed[place : place + length]
-        elif kind == 2:
-            changed[place:place] = changed[place : place + length]
-        elif kind == 3:
-            changed[place : place + length] = chance.randbytes(length)
-        elif kind == 4:
-            changed[place:place] = b"[" * length * 16 if length > 64 else b"9" * length * 8
-        else:
-            del changed[place:]
-    return bytes(changed)
-
-
-def mutate_json(value: Any, chance: random.Random) -> Any:
-    """Replace, drop or add one part of a JSON value, anywhere in it."""
-    if isinstance(value, dict) and value and chance.random() < 0.9:
-        name = chance.choice(sorted(value))
-        luck = chance.random()
-        if luck < 0.08:
-            return {n: v for n, v in value.items() if n != name}
-        if luck < 0.14:
-            return {**value, str(chance.choice(ODD_VALUES))[:50]: value[name]}
-        return {**value, name: mutate_json(value[name], chance)}
-    if isinstance(value, list) and value and chance.random() < 0.9:
-        place = chance.randrange(len(value))
-        return [*value[:place], mutate_json(value[place], chance), *value[place + 1 :]]
-    return chance.choice(ODD_VALUES)
-
 
 @contextlib.contextmanager
 def watched(kind: str, tally: Tally, count: int = 1) -> Iterator[None]:
@@ -516,28 +461,6 @@ def damage_records(world: World, tally: Tally) -> None:
                 tally.add("record", "damaged", f"a changed {name} was accepted")
 
 
-def odd_record(files: dict[str, bytes], chance: random.Random) -> tuple[str, dict[str, bytes]]:
-    """Return the run id and the files of a record that is odd and validly signed."""
-    content, arrays = json.loads(files["record.json"]), files["arrays.npz"]
-    if chance.random() < 0.3:
-        with np.load(io.BytesIO(arrays)) as file:
-            unpacked = dict(file)
-        name, packed = chance.choice(sorted(unpacked)), io.BytesIO()
-        np.savez(packed, **{**unpacked, name: chance.choice(ODD_ARRAYS)(unpacked[name])})
-        arrays = packed.getvalue()
-        content["files"]["arrays.npz"] = hashlib.sha256(arrays).hexdigest()
-    else:
-        part = chance.choice(("science", "surroundings"))
-        content[part] = mutate_json(content[part], chance)
-    del content["checksum"]
-    content["checksum"] = content_hash(content)
-    changed = {**files, "record.json": json.dumps(content).encode(), "arrays.npz": arrays}
-    try:
-        return RunRecord.from_files(changed).key.run_id, changed
-    except EquiscaleError:
-        return f"{chance.randrange(16**16):016x}", changed
-
-
 def run_command(*arguments: object) -> str:
     """Run `equiscale` here; return what it printed."""
     sys.argv = ["equiscale", *map(str, arguments)]
@@ -546,7 +469,8 @@ def run_command(*arguments: object) -> str:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             equiscale()
     except SystemExit as error:
-        assert error.code in (0, 2, None), printed.getvalue()
+        if error.code not in (0, 2, None):
+            raise AssertionError(printed.getvalue()) from error
     return printed.getvalue()
 
 
@@ -652,18 +576,17 @@ def make_inputs(root: Path, data: Path) -> Inputs:
         'models = ["standard", "xu"]\ndata = "emoji"\nseeds = 3\nlearning_rates = [1e-3, 0.01]\n'
         "[training]\nbatch_size = 32\nreshuffle = true\n[[options.xu]]\nscales = 3\n"
     )
-    runs = root / "runs.csv"
-    (root / "runs.measurements.csv").write_bytes(
-        (STUDY / "runs.measurements.csv").read_bytes()[:9000]
-    )
-    runs.write_bytes(b"".join((STUDY / "runs.csv").read_bytes().splitlines(keepends=True)[:20]))
+    runs, measured = root / "runs.csv", root / "runs.measurements.csv"
+    for table in (runs, measured):
+        lines = (HERE.parent / "study" / table.name).read_bytes().splitlines(keepends=True)
+        table.write_bytes(b"".join(lines[:100]))
     page = ("report", "--runs", runs, "--out", root / "page.html")
     inputs: Inputs = {
         "dataset": (data, lambda: load_dataset(data)),
         "model file": (saved, lambda: load_model(saved)),
         "sweep file": (sweep, lambda: read_sweep_file(sweep)),
         "table of runs": (runs, lambda: run_command(*page)),
-        "table of measurements": (root / "runs.measurements.csv", lambda: run_command(*page)),
+        "table of measurements": (measured, lambda: run_command(*page)),
     }
     with contextlib.suppress(ImportError):
         inputs |= make_sources(root)
@@ -700,7 +623,6 @@ def make_sources(root: Path) -> Inputs:
 
 # --- All together ---------------------------------------------------------------------------------
 
-STUDY = HERE.parent / "study"
 STORMS = (
     *(kill_workers, kill_sweeps, kill_parents) * 3,
     limit_files,
@@ -735,7 +657,7 @@ def storm(seed: int, seconds: float, root: Path, state: Path) -> None:
     """Do everything in turn until the time is up."""
     logging.disable()
     MEASUREMENTS._entries.clear()
-    request.WAIT_SECONDS = launch_local.POLL_SECONDS = 0.02
+    request.WAIT_SECONDS = vars(launch_local)["POLL_SECONDS"] = 0.02
     until = time.monotonic() + seconds
     root.mkdir()
     world = World(root, random.Random(seed))

@@ -178,7 +178,7 @@ def test_truncated_and_foreign_files(saved: Path) -> None:
             '"options":{}}',
             "no description of its model",
         ),
-        (("standard", 2_000_000, 3, {}), "cannot be built"),
+        (("standard", 2_000_000, 3, {}), r"cannot be built \(in_channels=2000000 with"),
         (("standard", 1, 3, {"kernel_size": 20_001}), r"of shape \[16, 1, 7, 7\], expected"),
         ((["standard"], 1, 3, {}), r"cannot be built \(a model's name must be a string"),
     ],
