@@ -88,7 +88,7 @@ def test_a_missing_extra_says_how_to_get_it(extra: str) -> None:
 def test_without_extras_everything_else_imports() -> None:
     code = hide_all_but() + (
         "import equiscale.cli, equiscale.sweeps.request, equiscale.metrics\n"
-        "import equiscale.models, equiscale.build.folder, equiscale.runs.table\n"
+        "import equiscale.models, equiscale.build.folder, equiscale.runs.table, equiscale.probing\n"
     )
     done = run(code)
     assert done.returncode == 0, done.stderr
@@ -132,7 +132,9 @@ def test_the_module_is_the_command_and_completes(monkeypatch: pytest.MonkeyPatch
     assert done.stdout.strip() == __import__("equiscale").__version__
 
 
-@pytest.mark.parametrize("room", ["analysis", "data", "layers", "metrics", "models", "runs"])
+@pytest.mark.parametrize(
+    "room", ["analysis", "data", "layers", "metrics", "models", "probing", "runs"]
+)
 def test_no_public_name_hides_a_module(room: str) -> None:
     """Of two things with one name, the reference and `import … as` would find the wrong one."""
     package = importlib.import_module(f"equiscale.{room}")

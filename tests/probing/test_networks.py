@@ -206,6 +206,7 @@ def test_classes_are_matched_by_name() -> None:
     names = ("tabby, tabby cat", "n02123394, Persian cat", "crane", "crane")
     right = match_classes(["Persian_cat", "CRANE", "n02123394"], names, 4, "net")
     assert right.int().tolist() == [[0, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0]]
+    assert match_classes(["crane", "nobody"], names, 4, "net", ["crane"]).sum() == 2
     with pytest.raises(ClassMismatchError, match=r"no class 'tabi' .did you mean 'tabby'"):
         match_classes(["tabi"], names, 4, "net")
     with pytest.raises(ClassMismatchError, match=r"'persian' .did you mean 'persian cat'"):

@@ -156,11 +156,18 @@ def test_boxes_of_coco_are_objects(gradient: Path, tmp_path: Path) -> None:
     pictures = read_pictures(tmp_path)
     assert pictures.class_names == ("left", "right")
     assert (len(pictures.objects), pictures.too_small) == (2, 1)
+    assert check_background(None, pictures) == "own"
 
 
-def test_bad_sources_are_refused(squares: Path, tmp_path: Path) -> None:
+def test_the_default_background_suits_the_pictures(squares: Path, cutout: Pictures) -> None:
+    assert check_background(None, read_pictures(squares)) == "blur"
+    assert check_background(None, cutout) == "plain"
+
+
+def test_bad_sources_are_refused(squares: Path, cutout: Pictures, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="no objects"):
-        read_pictures(tmp_path)
+        read_pictures(tmp_path / "empty")
     with pytest.raises(SourceError, match="nothing, expected a directory"):
         read_pictures(tmp_path / "absent")
     with pytest.raises(OptionError, match="unknown format 'voc'"):
@@ -171,9 +178,8 @@ def test_bad_sources_are_refused(squares: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="one class, 'red', expected at least two"):
         read_pictures(only)
     with pytest.raises(OptionError, match="'sky': expected own, edge, blur, plain, or a directory"):
-        check_background("sky", cutouts=False)
+        check_background("sky", read_pictures(squares))
     with pytest.raises(OptionError, match="cut-outs have no surroundings"):
-        check_background("own", cutouts=True)
-    (tmp_path / "empty").mkdir()
+        check_background("own", cutout)
     with pytest.raises(SourceError, match="no pictures"):
-        check_background(tmp_path / "empty", cutouts=False)
+        check_background(tmp_path / "empty", cutout)

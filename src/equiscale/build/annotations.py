@@ -87,7 +87,7 @@ def read_annotations(
     """
     checked_directory(source)
     if source_format is SourceFormat.AUTO:
-        source_format = _detect(source)
+        source_format = detect_format(source)
     if cutouts and source_format is not SourceFormat.FOLDERS:
         raise OptionError(f"cut-outs need one folder per class, not {source_format.value} boxes")
     readers = {
@@ -105,7 +105,8 @@ def read_annotations(
     return Annotations(tuple(class_names), tuple(objects), upright, damaged)
 
 
-def _detect(source: Path) -> SourceFormat:
+def detect_format(source: Path) -> SourceFormat:
+    """Return how the pictures of a source are annotated."""
     if _coco_files(source):
         return SourceFormat.COCO
     if (source / "labels").is_dir() and (source / "images").is_dir():

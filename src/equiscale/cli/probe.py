@@ -85,8 +85,8 @@ def probe(
     background: Annotated[
         str | None,
         typer.Option(
-            help="own, edge, blur, plain, or a directory of pictures. (default: own surroundings; "
-            "plain for cut-outs)",
+            help="own, edge, blur, plain, or a directory of pictures. (default: own surroundings "
+            "for boxes, blur for whole pictures, plain for cut-outs)",
             rich_help_panel=SHOWN,
         ),
     ] = None,
@@ -194,7 +194,7 @@ def name_networks(networks: Iterator[Network] | Sequence[Network]) -> dict[str, 
 
 def _change(network: Network, changes: dict[str, Any]) -> Network:
     """Replace what the command line says about the preprocessing."""
-    given = {name: value for name, value in changes.items() if value}
+    given = {name: value for name, value in changes.items() if value not in (None, ())}
     if not given:
         return network
     origin = f"{', '.join(given)} given"

@@ -76,8 +76,9 @@ def probe(
             None takes steps of √2 from the whole picture down to an eighth. On another canvas
             they grow with it.
         places: Number of places at each size but the full one.
-        background: What is around the object: `"own"` surroundings (default), `"edge"`,
-            `"blur"`, `"plain"` (default for cut-outs) or a directory of pictures.
+        background: What is around the object: its `"own"` surroundings (default for boxes), its
+            `"edge"`, a `"blur"` of it (default for whole pictures), `"plain"` grey (default for
+            cut-outs), or a directory of pictures.
         batch_size: At most so many images in a forward pass.
         seed: Decides places and backgrounds.
         progress: Called as `progress(done, total)`, counting objects.
@@ -99,7 +100,7 @@ def probe(
     if places < 1 or batch_size < 1:
         raise OptionError(f"places and batch_size must be at least 1, got {places}, {batch_size}")
     networks = _gather(model, preprocess, class_names)
-    behind = check_background(background, pictures.cutouts)
+    behind = check_background(background, pictures)
     base = networks[0].preprocess
     chosen = _choose_sizes(sizes, base.full_size)
     subjects = [
@@ -124,9 +125,8 @@ def probe(
 
 def _gather(model: object, preprocess: object, class_names: Sequence[str] | None) -> list[Network]:
     if not isinstance(model, Mapping):
-        name = getattr(model, "name", None) or getattr(model, "__name__", type(model).__name__)
-        model = {str(name): model}
-        preprocess = {str(name): preprocess}
+        name = _name(model)
+        model, preprocess = {name: model}, {name: preprocess}
     elif not isinstance(preprocess, Mapping) or not preprocess.keys() <= model.keys():
         preprocess = dict.fromkeys(model, preprocess)
     if not model:
@@ -134,6 +134,13 @@ def _gather(model: object, preprocess: object, class_names: Sequence[str] | None
     return [
         _network(name, given, preprocess.get(name), class_names) for name, given in model.items()
     ]
+
+
+def _name(model: object) -> str:
+    if isinstance(model, Network):
+        return model.name
+    name = str(getattr(model, "__name__", type(model).__name__))
+    return "network" if name == "<lambda>" else name
 
 
 def _network(
@@ -192,7 +199,8 @@ def _match(
     names = output_names(subject.network, outputs)
     if not pictures.class_names:
         return outputs, names, None
-    right = match_classes(pictures.class_names, names, outputs, subject.network.name)
+    shown = pictures.shown_classes
+    right = match_classes(pictures.class_names, names, outputs, subject.network.name, shown)
     return outputs, names, right
 
 

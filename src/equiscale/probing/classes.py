@@ -58,13 +58,24 @@ def output_names(network: Network, outputs: int) -> tuple[str, ...] | None:
 
 
 def match_classes(
-    classes: Sequence[str], names: Sequence[str] | None, outputs: int, network: str
+    classes: Sequence[str],
+    names: Sequence[str] | None,
+    outputs: int,
+    network: str,
+    shown: Sequence[str] | None = None,
 ) -> Tensor:
     """`-> [classes, outputs]`: whether each output is right for each class of the pictures.
 
     Classes are found by name; capitals, `_` and `-` do not matter. A class may have several right
     outputs, if they share a name. If the network's names are not known, as many classes as
     outputs are matched in their order.
+
+    Args:
+        classes: All classes of the pictures.
+        names: Names of the outputs; None if they are not known.
+        outputs: Number of outputs.
+        network: Name of the network, for errors.
+        shown: The classes that must be found; None means all.
 
     Raises:
         ClassMismatchError: A class is not found, or the numbers differ.
@@ -83,10 +94,10 @@ def match_classes(
     unknown = []
     for row, name in enumerate(classes):
         found = known.get(_plain(name))
-        if found is None:
+        if found is None and (shown is None or name in shown):
             unknown.append(_suggest(name, known))
         else:
-            right[row, list(found)] = True
+            right[row, list(found or ())] = True
     if unknown:
         more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
         raise ClassMismatchError(

@@ -110,9 +110,9 @@ def _from_timm(config: Mapping[str, Any]) -> Preprocess:
 
 
 def _from_processor(processor: Any) -> Preprocess:  # noqa: ANN401 - of another package
-    resized = _sides(processor.size)
-    cropped = bool(getattr(processor, "do_center_crop", False))
-    canvas = _sides(processor.crop_size) if cropped else resized
+    resized = _side(processor.size)
+    cropped = getattr(processor, "do_center_crop", False)
+    canvas = _side(processor.crop_size) if cropped else resized
     mean, std = processor.image_mean, processor.image_std
     if not getattr(processor, "do_normalize", True):
         mean, std = (0.0,) * 3, (1.0,) * 3
@@ -125,17 +125,17 @@ def _from_processor(processor: Any) -> Preprocess:  # noqa: ANN401 - of another 
     )
 
 
-def _sides(size: Any) -> int:  # noqa: ANN401 - a number or a mapping
+def _side(size: Any) -> int:  # noqa: ANN401 - a number, a mapping or an object
     if isinstance(size, int):
         return size
-    if "shortest_edge" in size:
-        return int(size["shortest_edge"])
-    return _square(int(size["height"]), int(size["width"]))
+    entries = size if isinstance(size, Mapping) else vars(size)
+    shortest = entries.get("shortest_edge")
+    return int(shortest) if shortest else _square(entries.get("height"), entries.get("width"))
 
 
-def _square(height: int, width: int) -> int:
-    if height != width:
-        raise OptionError(f"the network takes {height}×{width} pixels; only square inputs can be")
+def _square(height: Any, width: Any) -> int:  # noqa: ANN401 - what another package says
+    if height != width or not isinstance(height, int):
+        raise OptionError(f"the network takes {height}×{width} pixels; expected a square")
     return height
 
 
@@ -323,6 +323,12 @@ def _onnx_preprocess(shape: Sequence[object]) -> Preprocess:
     return found
 
 
+_ONNX_TYPES: dict[str, type[np.floating[Any]]] = {
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+}
+
+
 class _OnnxCall:
     """Runs an ONNX session on batches of any length, in pieces if its batch is fixed."""
 
@@ -330,7 +336,7 @@ class _OnnxCall:
         self._session, self._entry = session, session.get_inputs()[0]
         fixed = self._entry.shape[0]
         self._batch = fixed if isinstance(fixed, int) and fixed > 0 else None
-        self._type = np.float16 if self._entry.type == "tensor(float16)" else np.float32
+        self._type = _ONNX_TYPES.get(self._entry.type, np.float32)
 
     def __call__(self, images: Tensor) -> Tensor:
         pieces = images.split(self._batch) if self._batch else (images,)

@@ -56,7 +56,7 @@ def probe_page_data(report: ProbeReport) -> dict[str, Any]:
         "models": [
             {
                 **asdict(styles[finding.name]),
-                "rows": finding.rows(),
+                "rows": finding.rows,
                 "usable": finding.usable_range,
             }
             for finding in report.findings
@@ -70,7 +70,9 @@ def probe_page_data(report: ProbeReport) -> dict[str, Any]:
 
 def _summary(report: ProbeReport) -> str:
     pictures = report.pictures
-    classes = f" of {len(pictures.class_names)} classes" if report.labelled else ", without labels"
+    classes = (
+        f" of {len(pictures.shown_classes)} classes" if report.labelled else ", without labels"
+    )
     networks = ", ".join(finding.name for finding in report.findings)
     return f"{networks} on {len(pictures.objects)} objects{classes}"
 
@@ -128,8 +130,8 @@ def _facts(report: ProbeReport) -> dict[str, str]:
         "Made with": f"equiscale {__version__}",
         "Pictures": f"{len(pictures.objects)} {kind} from {pictures.source}",
         "Around the objects": behind,
-        "Places": f"{rendering.places} random places at each size; at full size one, centred; "
-        f"seed {rendering.seed}",
+        "Random places at each size": f"{rendering.places}; at full size in the middle; seed "
+        f"{rendering.seed}",
     }
     for finding in report.findings:
         preprocess = finding.subject.network.preprocess

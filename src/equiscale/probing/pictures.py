@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from equiscale.build.annotations import pictures_below, read_annotations
+from equiscale.build.annotations import detect_format, pictures_below, read_annotations
 from equiscale.build.extras import import_extra
 from equiscale.build.options import SourceFormat
 from equiscale.build.photos import (
@@ -46,9 +46,10 @@ class Pictures:
 
     Attributes:
         source: Directory of the pictures.
-        class_names: Their classes, in order; empty without labels.
+        class_names: All classes of the source, in order; empty without labels.
         objects: The objects.
         upright: Whether pictures are turned as their EXIF data says.
+        boxed: Whether objects have boxes; otherwise whole pictures are objects.
         cutouts: Whether objects are cut out along their transparency or masks.
         skip_bad: Whether to leave out damaged pictures instead of stopping.
         too_small: Number of objects that were left out because they are too small.
@@ -59,6 +60,7 @@ class Pictures:
     class_names: tuple[str, ...]
     objects: tuple[PhotoObject, ...] = field(repr=False)
     upright: bool
+    boxed: bool = False
     cutouts: bool = False
     skip_bad: bool = False
     too_small: int = 0
@@ -69,6 +71,12 @@ class Pictures:
         """Index of each object's class; empty without labels."""
         index = {name: number for number, name in enumerate(self.class_names)}
         return [index[item.label] for item in self.objects] if index else []
+
+    @property
+    def shown_classes(self) -> list[str]:
+        """The classes that have objects, in order."""
+        present = {item.label for item in self.objects}
+        return [name for name in self.class_names if name in present]
 
     def count_enlarged(self, size: int) -> int:
         """Return how many objects have fewer pixels than `size`, so that they are enlarged."""
@@ -108,29 +116,30 @@ def read_pictures(
     if labelled is None:
         labelled = not _is_flat(root)
     chosen_format = _named_format(source_format)
+    if chosen_format is SourceFormat.AUTO:
+        chosen_format = detect_format(root)
     outlined = cutouts or masks is not None
     found = read_annotations(
         root, chosen_format, skip_bad, outlined, Path(masks) if masks else None, labelled
     )
     large = [o for o in found.objects if max(o.box.width, o.box.height) >= least_side]
-    present = {item.label for item in large}
-    names = tuple(name for name in found.class_names if name in present) if labelled else ()
     if not large:
         raise SourceError(root, "no objects", f"pictures of at least {least_side} pixels")
-    if labelled and len(names) == 1:
-        raise SourceError(
-            root, f"one class, {names[0]!r}", "at least two", "or probe without labels"
-        )
-    return Pictures(
+    pictures = Pictures(
         source=root,
-        class_names=names,
+        class_names=found.class_names if labelled else (),
         objects=tuple(_spread(large)[:limit]),
         upright=found.upright,
+        boxed=chosen_format is not SourceFormat.FOLDERS,
         cutouts=outlined,
         skip_bad=skip_bad,
         too_small=len(found.objects) - len(large),
         damaged=len(found.damaged),
     )
+    if labelled and len(pictures.shown_classes) == 1:
+        only = pictures.shown_classes[0]
+        raise SourceError(root, f"one class, {only!r}", "at least two", "or probe without labels")
+    return pictures
 
 
 def _named_format(name: SourceFormat | str) -> SourceFormat:
@@ -187,22 +196,25 @@ class Rendering:
         return 1 if size == self.sizes[-1] else self.places
 
 
-def check_background(background: str | Path | None, cutouts: bool) -> str:
-    """Return a background that suits the pictures; None takes their own surroundings.
+def check_background(background: str | Path | None, pictures: Pictures) -> str:
+    """Return a background that suits the pictures.
+
+    None takes grey for cut-outs, own surroundings for boxes, and a blur for whole pictures, whose
+    repeated edges would be more conspicuous than a small object.
 
     Raises:
         OptionError: It is neither a known name nor a directory, or not possible with cut-outs.
         SourceError: The directory has no pictures.
     """
     if background is None:
-        return PLAIN if cutouts else OWN
+        return PLAIN if pictures.cutouts else OWN if pictures.boxed else BLUR
     name = str(background)
     if name not in BACKGROUNDS:
         if not Path(name).is_dir():
             known = ", ".join(BACKGROUNDS)
             raise OptionError(f"background {name!r}: expected {known}, or a directory of pictures")
         _find_backgrounds(name)
-    elif cutouts and name != PLAIN:
+    elif pictures.cutouts and name != PLAIN:
         raise OptionError(
             f"cut-outs have no surroundings for background {name!r}: choose 'plain' or a "
             "directory of pictures"

@@ -32,7 +32,7 @@ def plot_report(report: ProbeReport) -> Figure:
 
 def _draw(axis: Any, report: ProbeReport, name: str) -> None:  # noqa: ANN401 - an axes
     for finding in report.findings:
-        style, rows = style_networks(report)[finding.name], finding.rows()
+        style, rows = style_networks(report)[finding.name], finding.rows
         sizes = [row["object_size"] for row in rows]
         values = [row[name] for row in rows]
         axis.plot(sizes, values, style.marker, ls="-", ms=4, color=style.light, label=style.label)

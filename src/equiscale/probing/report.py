@@ -89,6 +89,7 @@ class Finding:
         predicted = torch.from_numpy(self.answers.predicted)
         return (predicted == predicted[:, -1:, :1]) & self.shown
 
+    @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """One row per object size, ascending."""
         rendering = self.subject.rendering
@@ -120,7 +121,7 @@ class Finding:
         At these sizes the accuracy, or without labels the agreement, is at least 95 % of its best.
         """
         what = "agreement" if self.hits is None else "accuracy"
-        rows = self.rows()
+        rows = self.rows
         low, high = usable_range(
             torch.tensor([row["object_size"] for row in rows]),
             torch.tensor([row[what] for row in rows], dtype=torch.float64),
@@ -191,7 +192,7 @@ class ProbeReport:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """One row per network and object size."""
-        return [row for finding in self.findings for row in finding.rows()]
+        return [row for finding in self.findings for row in finding.rows]
 
     @property
     def table(self) -> pl.DataFrame:
@@ -281,7 +282,7 @@ class ProbeReport:
         for finding in self.findings:
             lines += [
                 f"{finding.name}: {_describe_range(finding.usable_range)}",
-                *_text_table(finding.rows()),
+                *_text_table(finding.rows),
                 "",
             ]
         return "\n".join(lines + [f"note: {note}" for note in self.notes]).rstrip()

@@ -1,6 +1,6 @@
 // The page of a probe: one function per section.
 let data;
-const tableStates = { glance: { column: 0 }, table: { column: 0 } };
+const tableStates = { glance: { column: 2, down: true }, table: { column: 0 } };
 const main = () => (data.labelled ? "accuracy" : "agreement");
 const sizeOf = (row) => (data.in_pixels ? `${row.object_size} px` : percent(row.share, 0));
 const full = (model) => model.rows[model.rows.length - 1];
@@ -18,14 +18,13 @@ const CHARTS = [
 ];
 
 function drawAnswer() {
-  const noun = data.labelled ? "accuracy" : "agreement with full size";
+  const noun = data.labelled ? "best accuracy" : "answers at full size";
   $$("answer").textContent = data.models.map((model) => {
     if (!model.usable) return `${model.label} recognises nothing at any size.`;
-    const below = model.rows.filter((row) => row.object_size < model.usable[0]);
-    const [low, high] = model.usable;
-    const kept = `${model.label} keeps 95 % of its best ${noun} ${low === high ? `only at ${low}` : `from ${low} to ${high}`} pixels.`;
-    if (!below.length) return kept;
-    return `${kept} At ${below[0].object_size} pixels it has ${percent(below[0][main()], 0)}.`;
+    const [low, high] = model.usable, below = model.rows[0];
+    const kept = `${model.label} keeps 95 % of its ${noun} ${low === high ? `only at ${low}` : `from ${low} to ${high}`} pixels.`;
+    if (below.object_size >= low) return kept;
+    return `${kept} At ${below.object_size} pixels it ${data.labelled ? "is right about" : "keeps"} ${percent(below[main()], 0)}.`;
   }).join(" ");
 }
 
@@ -106,7 +105,7 @@ function drawSeen() {
       h("img", { src: image, alt: `${example.label} at ${example.sizes[i]} pixels` }),
       data.models.map((model, n) => {
         const answer = example.answers[n][i];
-        return h("div", { title: `${model.label}: ${answer.name}, ${percent(answer.confidence)}` }, several ? swatch(model) : null, h("span", { class: answer.right ? "right" : "wrong" }, answer.name), h("small", { class: "quiet" }, percent(answer.confidence, 0)));
+        return h("div", { title: `${model.label}: ${answer.name}, ${percent(answer.confidence)}` }, several ? s("svg", { width: 12, height: 12, style: "flex:none" }, marker(model, 6, 6, 4.6, false)) : null, h("span", { class: answer.right ? "right" : "wrong" }, answer.name), h("small", { class: "quiet" }, percent(answer.confidence, 0)));
       }))))))));
 }
 
