@@ -159,6 +159,34 @@ def test_damaged_pictures_stop_a_probe_unless_they_may_be_skipped(
         probe(AreaNetwork(100), lenient, **options)
 
 
+def test_an_interrupted_probe_is_resumed_only_with_the_same_weights(
+    squares: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    calls = 0
+
+    def interrupt(done: int, total: int) -> None:
+        if done >= 9:
+            raise KeyboardInterrupt
+
+    def count(module: Any, arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+
+    options = {"class_names": AreaNetwork.names, "batch_size": 3, "resume": kept}
+    for least, expected in ((30**2, 1 + 4 + 3 * 4), (14**2, 1 + 12 * 4)):
+        with pytest.raises(KeyboardInterrupt):
+            probe(AreaNetwork(30**2), squares, progress=interrupt, **options)
+        assert kept.exists()
+        network = AreaNetwork(least)
+        network.register_forward_pre_hook(count)
+        calls = 0
+        report = probe(network, squares, **options)
+        assert calls == expected  # one look, then the first block and what is missing
+        assert column(report, "accuracy") == [0, float(least == 14**2), 1, 1]
+        assert not kept.exists()
+
+
 MODULE = """
 import os, time
 import torch

@@ -97,7 +97,10 @@ def probe(
     ] = None,
     mean: Annotated[
         str,
-        typer.Option(help="Of pixels in [0, 1]: 0.5,0.5,0.5.", rich_help_panel=PREPROCESSING),
+        typer.Option(
+            help="Of pixels in [0, 1]: 0.5,0.5,0.5; one number for grey images.",
+            rich_help_panel=PREPROCESSING,
+        ),
     ] = "",
     std: Annotated[
         str,

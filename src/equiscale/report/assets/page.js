@@ -167,31 +167,11 @@ function drawSizes() {
     f.svg.append(s("path", { d: path(xs, c.curve.mean.map(f.y)), fill: "none", style: `stroke:var(--${model.colour})`, "stroke-width": 2.2, "stroke-dasharray": model.dash || null, "stroke-linejoin": "round", class: "series" }));
   }
   f.svg.append(hollow);
-  const cursor = s("line", { class: "cursor", y1: f.margin.top, y2: f.height - f.margin.bottom, visibility: "hidden" });
-  f.svg.append(cursor);
-  let at = middle;
-  const move = (index, clientX, clientY) => {
-    at = Math.min(last, Math.max(0, index));
-    cursor.setAttribute("x1", xs[at]); cursor.setAttribute("x2", xs[at]); cursor.setAttribute("visibility", "visible");
+  explore(f, xs, (at) => {
     const rows = [...cells].sort((a, b) => b.curve.mean[at] - a.curve.mean[at]).map((c) => [modelOf(c.model).label, percent(c.curve.mean[at])]);
     const others = published.filter((c) => !cells.some((o) => o.model === c.model)).map((c) => [modelOf(c.model).label + " (published)", percent(c.curve[at])]);
-    showTip([`object size ${sizes[at]}`, ...rows, ...others], clientX, clientY);
-  };
-  const leave = () => { cursor.setAttribute("visibility", "hidden"); hideTip(); };
-  const place = () => { const r = f.svg.getBoundingClientRect(); return [r.left + (xs[at] / f.width) * r.width, r.top + 80]; };
-  f.svg.addEventListener("pointermove", (event) => {
-    const r = f.svg.getBoundingClientRect();
-    const px = ((event.clientX - r.left) / r.width) * f.width;
-    move(nearest(xs, px), event.clientX, event.clientY);
-  });
-  f.svg.addEventListener("pointerleave", leave);
-  f.svg.addEventListener("focus", () => move(at, ...place()));
-  f.svg.addEventListener("blur", leave);
-  f.svg.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, PageDown: -8, PageUp: 8 }[event.key];
-    if (step) { event.preventDefault(); move(at + step, ...place()); }
-    if (event.key === "Escape") leave();
-  });
+    return [`object size ${sizes[at]}`, ...rows, ...others];
+  }, middle);
   box.replaceChildren(f.svg);
 }
 

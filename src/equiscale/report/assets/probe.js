@@ -1,6 +1,6 @@
 // The page of a probe: one function per section.
 let data;
-const tableStates = { glance: { column: 2, down: true }, table: { column: 0 } };
+const tableStates = { glance: { column: 1, down: true }, table: { column: 0 } };
 const main = () => (data.labelled ? "accuracy" : "agreement");
 const sizeOf = (row) => (data.in_pixels ? `${row.object_size} px` : percent(row.share, 0));
 const full = (model) => model.rows[model.rows.length - 1];
@@ -18,7 +18,7 @@ const CHARTS = [
 ];
 
 function drawAnswer() {
-  const noun = data.labelled ? "best accuracy" : "answers at full size";
+  const noun = data.labelled ? "best accuracy" : "full-size answers";
   $$("answer").textContent = data.models.map((model) => {
     if (!model.usable) return `${model.label} recognises nothing at any size.`;
     const [low, high] = model.usable, below = model.rows[0];
@@ -31,7 +31,7 @@ function drawAnswer() {
 function drawGlance() {
   const columns = [
     { title: "network", value: (m) => m.label, show: named, first: true },
-    { title: `${main()} at full size`, value: (m) => full(m)[main()], show: (m) => (data.labelled ? interval(full(m), main()) : percent(full(m)[main()])) },
+    ...(data.labelled ? [{ title: "accuracy at full size", value: (m) => full(m).accuracy, show: (m) => interval(full(m), "accuracy") }] : []),
     { title: `mean ${main()} over sizes`, value: mean, show: (m) => heat(mean(m)) },
     { title: "usable range", value: (m) => m.usable?.[0], show: usable },
     { title: "confidence at the smallest size", value: (m) => m.rows[0].confidence, show: (m) => percent(m.rows[0].confidence) },
@@ -68,32 +68,6 @@ function drawCurve(box, { key, title }) {
   }
   explore(f, xs, (at) => [`object size ${sizeOf(rows[at])}`, ...data.models.map((m) => [m.label, percent(m.rows[at][key])])]);
   box.replaceChildren(f.svg, data.models.length > 1 ? h("div", { class: "legend" }, data.models.map(named)) : "");
-}
-
-// A cursor that follows the pointer and the arrow keys.
-function explore(f, xs, rows) {
-  const cursor = s("line", { class: "cursor", y1: f.margin.top, y2: f.height - f.margin.bottom, visibility: "hidden" });
-  f.svg.append(cursor);
-  let at = 0;
-  const move = (index, clientX, clientY) => {
-    at = Math.min(xs.length - 1, Math.max(0, index));
-    cursor.setAttribute("x1", xs[at]); cursor.setAttribute("x2", xs[at]); cursor.setAttribute("visibility", "visible");
-    showTip(rows(at), clientX, clientY);
-  };
-  const leave = () => { cursor.setAttribute("visibility", "hidden"); hideTip(); };
-  const place = () => { const r = f.svg.getBoundingClientRect(); return [r.left + (xs[at] / f.width) * r.width, r.top + 80]; };
-  f.svg.addEventListener("pointermove", (event) => {
-    const r = f.svg.getBoundingClientRect();
-    move(nearest(xs, ((event.clientX - r.left) / r.width) * f.width), event.clientX, event.clientY);
-  });
-  f.svg.addEventListener("pointerleave", leave);
-  f.svg.addEventListener("focus", () => move(at, ...place()));
-  f.svg.addEventListener("blur", leave);
-  f.svg.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (step) { event.preventDefault(); move(at + step, ...place()); }
-    if (event.key === "Escape") leave();
-  });
 }
 
 function drawSeen() {
