@@ -239,6 +239,13 @@ def test_a_reader_reads_each_record_once(tmp_path: Path) -> None:
     assert found.measurements["run_id"].n_unique() == 2
     assert not found.measurements.is_duplicated().any()
     assert [s.seed for s in found.selections] == [1]
+    newer = tmp_path / "done" / ("0" * 16)
+    newer.mkdir()
+    (newer / "record.json").write_text('{"format": 99}')
+    assert reader.has_news()
+    assert len(reader.read().problems) == 1
+    assert not reader.has_news()
+    assert len(reader.read().problems) == 1
 
 
 def test_the_selection_shown_is_that_of_the_reported_rate_and_content(tmp_path: Path) -> None:

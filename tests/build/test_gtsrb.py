@@ -60,7 +60,7 @@ def write_sign(path: Path, class_id: int, width: int, height: int) -> str:
 
 
 def write_table(path: Path, rows: list[str]) -> None:
-    path.write_text("\r\n".join([HEADER, *rows]) + "\r\n", newline="")
+    path.write_text("\r\n".join([HEADER, *rows]) + "\r\n", encoding="utf-8", newline="")
 
 
 @pytest.fixture(scope="module")

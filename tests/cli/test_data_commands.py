@@ -105,6 +105,14 @@ def test_folder_is_built_and_previewed(data: Run, cache: Path, tmp_path: Path) -
     assert_refused(unknown, "unknown class 'blue one'")
 
 
+@pytest.mark.needs("pyarrow")
+def test_export_writes_files_once(data: Run, small_file: Path, tmp_path: Path) -> None:
+    wanted = ("export", small_file, "--format", "parquet", "--out", tmp_path / "out")
+    names = [Path(line).name for line in data(*wanted).out.split()]
+    assert names == ["train.parquet", "valid.parquet", "test.parquet", "croissant.json"]
+    assert_refused(data(*wanted), "already; add --force to replace them")
+
+
 def test_canvas_and_sizes_are_options(data: Run, cache: Path, tmp_path: Path) -> None:
     for number in range(3):
         path = tmp_path / "stamps" / "disc" / f"{number}.png"

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -128,9 +127,12 @@ def read_until(terminal: int, pattern: str, seconds: float = 120) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("posix")
 def test_a_terminal_shows_epochs_and_is_clean_after_ctrl_c(
     tmp_path: Path, emoji_file: Path
 ) -> None:
+    import pty
+
     terminal, other_end = pty.openpty()
     process = start(tmp_path, emoji_file, 500, other_end)
     os.close(other_end)

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.cli.conftest import Run
+from tests.mutations import odd_record
 from tests.synthetic_runs import SyntheticRuns, write_records
 
 from equiscale import create_model
 from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.models.checkpoint import save_model
+from equiscale.runs.store import RunState, RunStore
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +75,29 @@ def test_a_damaged_record_is_mentioned_every_time(run: Run, tmp_path: Path) -> N
     assert damaged.name in first.err
     for done in (first, second):
         assert "damaged records: 1 in 'runs/quarantine'" in done.err
+
+
+def test_odd_records_of_others_are_shown_or_reported(run: Run, results: Path) -> None:
+    """Intact records that hold anything, in any place, among good ones."""
+    store, chance = RunStore(results), random.Random(5)
+    good = [record.to_files() for record in store.load_all()]
+    for _ in range(40):
+        run_id, files = odd_record(chance.choice(good), chance)
+        store.directory(run_id).mkdir(exist_ok=True)
+        for name, data in files.items():
+            (store.directory(run_id) / name).write_bytes(data)
+    count = len(store.run_ids(RunState.DONE))
+    page = run("report")
+    shown = int(page.out.split()[1])
+    assert shown >= len(good) / 2
+    assert shown + page.err.count("left out: ") == count
+    for command in ("status", "compare", "collect --out t.csv", "collect --out t.parquet"):
+        done = run(*command.split())
+        assert done.code in (0, 2), done.err
+        assert "Traceback" not in done.err
+    for table in ("t.csv", "t.parquet"):
+        assert f" {shown} runs" in run("report", "--runs", table).out
+    assert not store.quarantined()
 
 
 def test_figures_and_comparisons_of_some_models(run: Run, results: Path, tmp_path: Path) -> None:

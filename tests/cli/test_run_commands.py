@@ -79,7 +79,8 @@ def test_sweep_dry_run_run_and_run_again(run: Run) -> None:
 def test_sweep_from_a_file(run: Run) -> None:
     Path("sweep.toml").write_text(
         "models = 'tiny_models:TinyNet'\nselect_learning_rate = true\nseeds = 7\n"
-        "[training]\nmax_epochs = 1\n[options.'tiny_models:TinyNet']\npause = 0.0\n"
+        "[training]\nmax_epochs = 1\n[options.'tiny_models:TinyNet']\npause = 0.0\n",
+        encoding="utf-8",
     )
     code, out, _ = run("sweep", "sweep.toml", "--dry-run")
     assert code == 0
@@ -198,7 +199,7 @@ def test_ctrl_c_and_go_on(tmp_path: Path, emoji_file: Path) -> None:
 def test_a_model_of_another_version_is_another_run(run: Run, caplog: LogCapture) -> None:
     """A model's code is not part of a run's name; its version is."""
     Path("own_model.py").write_text(
-        "from tiny_models import TinyNet\nclass Own(TinyNet):\n    pass\n"
+        "from tiny_models import TinyNet\nclass Own(TinyNet):\n    pass\n", encoding="utf-8"
     )
     own = ("train", "--model", "own_model:Own", "--epochs", "1")
     first = run(*own)[1]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from equiscale.runs.errors import RunsError
 from equiscale.runs.key import RunKey
 from equiscale.runs.record import Measurement, RunRecord
 from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps import launch_ray
 from equiscale.sweeps.job import (
     JobSettings,
     ModelDataError,
@@ -50,7 +51,7 @@ def test_a_key_becomes_a_record(make_key: MakeKey, make_settings: MakeSettings) 
     assert len(record.timings["epoch_seconds"]) == 4
     assert record.environment["torch"] == torch.__version__
     text = str(record.to_files()["record.json"])
-    assert os.uname().nodename not in text
+    assert platform.node() not in text
     assert str(Path.home()) not in text.replace('"/"', "")
     directory = RunStore(make_settings().runs).directory(record.key.run_id)
     model = load_model(directory / "weights.safetensors", allow_import=True)
@@ -205,3 +206,22 @@ def test_a_full_disk_stops_the_run_but_is_not_its_fault(
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
     record = run(key, settings)
     assert record.science_hash == run(key, make_settings()).science_hash
+
+
+def test_a_node_without_the_runs_directory_keeps_drivers_apart(
+    make_key: MakeKey,
+    make_settings: MakeSettings,
+    emoji_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: a task of an earlier driver that still lived made the next one's fail."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    key, data = make_key(), emoji_file.read_bytes()
+    earlier = RunStore(tmp_path / "equiscale-earlier" / key.run_id / "runs")
+    assert earlier.lease(key) is not None
+    arguments = key.to_json(), make_settings().to_json(), data
+    sent = launch_ray._compute_and_send(*arguments, "later")
+    assert isinstance(sent, dict)
+    assert RunRecord.from_files(sent).key == key
+    assert [path.name for path in tmp_path.glob("equiscale-*")] == ["equiscale-earlier"]

@@ -22,9 +22,8 @@ from equiscale.runs.table import (
     RUN_COLUMNS,
     TABLE_SUFFIXES,
     MeasuredValue,
-    measured_values,
     measurements_path,
-    run_row,
+    record_rows,
 )
 
 _REQUIRED = ("run_id", "model", "dataset", "scenario", "seed", "test_accuracy")
@@ -61,17 +60,18 @@ class RunsReader:
         self._store = RunStore(root)
         self._records = _Collected()
         self._problems: list[str] = []
+        self._seen: set[str] = set()
 
     def has_news(self) -> bool:
         """Whether runs were finished since the last `read`."""
-        return bool(set(self._finished()) - set(self._records.runs))
+        return bool(set(self._finished()) - self._seen)
 
     def read(self) -> Study:
         """Return the study of all runs that are finished by now."""
         if not self.root.is_dir():
             raise RunsError.missing(self.root)
         for run_id in self._finished():
-            if run_id not in self._records.runs:
+            if run_id not in self._seen:
                 self._load(run_id)
         if not self._records.runs:
             raise RunsError(_nothing_finished(self.root, self._others(), self._problems))
@@ -85,8 +85,9 @@ class RunsReader:
             self._records.add(self._store.load(run_id))
         except EquiscaleError as error:
             self._problems.append(str(error))
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            self._problems.append(f"run {run_id} cannot be shown by this version: {error!r}")
+            if not self._store.directory(run_id).exists():
+                return  # in quarantine; the run may be computed anew
+        self._seen.add(run_id)
 
     def _others(self) -> dict[str, int]:
         states = {
@@ -107,15 +108,15 @@ class _Collected:
         self._selections: dict[str, ScaleSelection] = {}
 
     def add(self, record: RunRecord) -> None:
-        row, values = run_row(record), list(measured_values(record))
-        self.runs[record.key.run_id] = row
-        self._values += values
+        row, values = record_rows(record)
         kind = replace(record.key, seed=0).run_id
         known = self._selections.get(kind)
         if known is None or record.key.seed < known.seed:
             selection = read_selection(record)
             if selection is not None:
                 self._selections[kind] = selection
+        self.runs[record.key.run_id] = row
+        self._values += values
 
     def study(self, others: Mapping[str, int], problems: Sequence[str]) -> Study:
         runs = list(self.runs.values())

@@ -18,7 +18,7 @@ from equiscale.build.sources import (
 )
 from equiscale.core.errors import SourceError
 from equiscale.core.spec import STIR_LAYOUT, Layout
-from equiscale.data.catalog import CARDS
+from equiscale.data.catalog import CARDS, STIR_CITATION, register_dataset
 from equiscale.data.schema import StirArrays
 
 _ANNOTATIONS = "mtsd_v2_fully_annotated"
@@ -28,6 +28,20 @@ _CATCH_ALL = "other-sign"
 _MAX_SIDE_DIFFERENCE = 5
 
 
+@register_dataset(
+    "trafficsign",
+    title="Scaled and Translated Image Recognition (STIR): traffic signs",
+    description="Traffic signs in street photos, only ever scaled down.",
+    num_classes=16,
+    num_instances=25,
+    channels=3,
+    license="CC BY-NC-SA 4.0; photos: Mapillary Traffic Sign Dataset",
+    source="https://www.mapillary.com/dataset/trafficsign, version 2, fully annotated part, zips "
+    "in place",
+    citation=STIR_CITATION,
+    date="2022-05-24",
+    published=True,
+)
 def build_traffic_sign(
     source: Path,
     num_instances: int | None = None,

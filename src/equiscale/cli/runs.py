@@ -40,7 +40,7 @@ def collect(
     records = list(_existing_store(directory).load_all(problems=problems))
     if not records and not problems:
         raise RunsError(f"no finished run in {str(directory)!r}: `equiscale train` makes one")
-    count = write_tables(records, out)
+    count = write_tables(records, out, problems)
     typer.echo(f"{out}, {measurements_path(out).name}: {count} runs")
     if problems:
         raise CorruptRecordError("; ".join(problems) + ". The tables have all the others")

@@ -135,7 +135,7 @@ def _create_launcher(launching: LauncherOptions, run: RunOptions) -> Launcher:
     from equiscale.sweeps.environment import count_gpus
     from equiscale.sweeps.launch import LAUNCHERS
 
-    launcher: Any = LAUNCHERS.find(launching.on)
+    launcher: Any = LAUNCHERS[launching.on]
     known = [item.name for item in dataclasses.fields(launcher) if item.init]
     given = {"workers": launching.workers, "threads": run.threads}
     given = {name: value for name, value in given.items() if value is not None}

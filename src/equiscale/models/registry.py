@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib import metadata
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -29,9 +26,6 @@ from equiscale.models.shipped import has_weights
 ModelGroup = Literal["paper", "beyond", "control", "own"]
 MODEL_GROUPS: tuple[ModelGroup, ...] = get_args(ModelGroup)
 """The paper's eleven models, models beyond it, controls for those, and the user's own."""
-
-ENTRY_POINTS = "equiscale.models"
-"""Entry-point group of packages that register models when they are imported."""
 
 _RESERVED_NAMES = (*MODEL_GROUPS, "all")
 _SIZES = ("in_channels", "num_classes")
@@ -141,7 +135,9 @@ class ModelSpec:
     options: Mapping[str, Any]
 
 
-_MODELS: Registry[ModelCard] = Registry("model", "name a model of your own as module:Class")
+_MODELS: Registry[ModelCard] = Registry(
+    "model", "equiscale.models.families.", "name a model of your own as module:Class"
+)
 
 
 def register_model(
@@ -213,7 +209,6 @@ def list_models(filter: str | None = None, *, pretrained: bool = False) -> list[
         >>> list_models("*_pool", pretrained=True)
         ['pixel_pool', 'slice_pool']
     """
-    _load_plugins()
     names = [
         *(name for name in _MODELS if _MODELS[name].group != "own"),
         *VARIANTS,
@@ -243,8 +238,6 @@ def model_card(name: str) -> ModelCard:
         factory = find_known_here(name) if is_known_here_only(name) else import_factory(name)
         title = (inspect.getdoc(factory) or name).partition("\n")[0]
         return ModelCard(name, title, "", "", "", "own", factory)
-    if name not in _MODELS:
-        _load_plugins()
     return _MODELS[name]
 
 
@@ -279,19 +272,3 @@ def build_model(
         )
     model.spec = ModelSpec(name, in_channels, num_classes, dict(options))  # type: ignore[assignment]
     return model
-
-
-@cache
-def _load_plugins() -> None:
-    """Import every package that registers models, once; warn about those that fail."""
-    for entry in metadata.entry_points(group=ENTRY_POINTS):
-        try:
-            entry.load()
-        except (Exception, SystemExit) as error:  # a plugin must not break the package
-            package = entry.dist.name if entry.dist is not None else entry.value
-            warnings.warn(
-                f"the models of the package {package!r} are not available: loading its entry "
-                f"point {entry.name!r} ({entry.value}) raised {type(error).__name__}: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )

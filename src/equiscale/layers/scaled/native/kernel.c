@@ -7,7 +7,8 @@
    number of threads.
 
    build.py compiles this file once per number type (REAL, and WHOLE of the same width) and
-   instruction set (BYTES of a vector), each time under another NAME. */
+   instruction set (BYTES of a vector), each time under another NAME. EXPORTED marks what is
+   visible outside. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,7 +16,6 @@
 
 #define LANES ((size)(BYTES / sizeof(REAL)))
 #define INLINE static inline __attribute__((always_inline))
-#define EXPORTED __attribute__((visibility("default")))
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 
