@@ -6,7 +6,6 @@ import polars as pl
 import pytest
 from tests.synthetic_runs import SyntheticRuns, write_records
 
-from equiscale.analysis.comparison import published_accuracy
 from equiscale.analysis.our_runs import our_runs
 from equiscale.analysis.runs import read_study
 from equiscale.analysis.standings import MEASURED, OURS, PUBLISHED, rank_standings
@@ -46,15 +45,6 @@ def test_measured_and_published_stand_in_one_order(standings: pl.DataFrame) -> N
     assert placed["mean"].is_sorted(descending=True)
     assert set(placed["source"]) == {MEASURED, PUBLISHED}
     assert row(standings, "my_module:MyNet", MEASURED)["runs"] == 4
-
-
-def test_published_figures_are_those_of_the_paper(standings: pl.DataFrame) -> None:
-    cell = published_accuracy().filter(
-        (pl.col("dataset") == "emoji")
-        & (pl.col("scenario") == "mid2rest")
-        & (pl.col("model") == "pixel_pool")
-    )
-    assert row(standings, "pixel_pool", PUBLISHED)["mid2rest"] == cell["mean"][0]
 
 
 def test_a_model_without_a_scenario_has_no_place(standings: pl.DataFrame) -> None:

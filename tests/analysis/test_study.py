@@ -45,25 +45,6 @@ def error(stage: str, pair: tuple[int, int], value: float | None, lost: int = 0)
     return MeasuredValue("0", "equivariance", "error", value, stage, *pair, None, 10, lost)
 
 
-def test_a_cell_is_summarised_as_numpy_does(tmp_path: Path) -> None:
-    models = ("standard", "slice_pool")
-    records = list(SyntheticRuns(scenarios=MID, models=models, seeds=(1, 2, 3, 4)).records())
-    write_records(records, tmp_path)
-    found = read_study(tmp_path)
-    for row in found.cells.iter_rows(named=True):
-        same = [r for r in records if r.key.model == row["model"]]
-        own = [r.test_accuracy for r in same]
-        assert row["mean"] == pytest.approx(np.mean(own))
-        assert row["std"] == pytest.approx(np.std(own, ddof=1))
-        assert row["low"] <= row["mean"] <= row["high"]
-        trained = np.mean([r.predictions.accuracy(tuple(range(33, 49))) for r in same])
-        assert row["gap"] == pytest.approx(trained - row["mean"])
-        curve = found.sizes.filter(model=row["model"])
-        assert curve["object_size"].to_list() == list(SIZES)
-        by_hand = [np.mean([r.predictions.accuracy((size,)) for r in same]) for size in SIZES]
-        assert curve["mean"].to_list() == pytest.approx(by_hand)
-
-
 def test_missing_seeds_are_named_not_averaged_away() -> None:
     cells = study({"seed": 1}, {"seed": 2}, {"seed": 2, "model": "xu"}).cells.to_dicts()
     assert [(c["model"], c["seeds"], c["missing"]) for c in cells] == [

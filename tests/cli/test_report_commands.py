@@ -100,16 +100,6 @@ def test_odd_records_of_others_are_shown_or_reported(run: Run, results: Path) ->
     assert not store.quarantined()
 
 
-def test_figures_says_what_it_wrote_and_what_is_missing(
-    run: Run, results: Path, tmp_path: Path
-) -> None:
-    names = "ranks,suppl4-pixel-selection"
-    done = run("figures", "--only", names, "--formats", "svg")
-    assert done.code == 0, done.err
-    assert "ranks: figures/ranks.svg" in done.out
-    assert "not drawn: no run has a layer with pixel pooling" in done.out
-
-
 def test_figures_and_comparisons_of_some_models(run: Run, results: Path, tmp_path: Path) -> None:
     done = run("compare", "--models", "slice_pool")
     assert done.code == 0, done.err
