@@ -57,7 +57,7 @@ check: lint types contracts docs ## run every check and every test
 	$(BIN)/python -m pytest -n auto -q
 
 storm: $(READY) ## kill, fill, move and damage runs for MINUTES=3; fails if a record was lost
-	$(BIN)/python tests/storm.py --minutes $(MINUTES)
+	$(BIN)/python -m tests.storm --minutes $(MINUTES)
 
 lint: $(READY) ## check style and formatting
 	$(BIN)/ruff check .

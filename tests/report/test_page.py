@@ -25,7 +25,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 from tests.browser import WIDTHS, emulate, open_page, start_browser
-from tests.mutations import odd_record
+from tests.mutations import add_odd_records
 from tests.synthetic_runs import SyntheticRuns, write_records
 
 from equiscale.analysis.comparison import published_accuracy, published_curves
@@ -405,13 +405,9 @@ def test_a_page_of_one_run_loads(browser: webdriver.Chrome, tmp_path: Path) -> N
 @needs_browser
 def test_a_page_of_odd_records_loads(browser: webdriver.Chrome, tmp_path: Path) -> None:
     """Intact records of others may hold anything."""
-    chance, usual = random.Random(1), SyntheticRuns(scenarios=(MID,), models=("pixel_pool",))
+    usual = SyntheticRuns(scenarios=(MID,), models=("pixel_pool",))
     store = write_records(usual.records(), tmp_path / "runs")
-    good = [record.to_files() for record in usual.records()]
-    for run_id, files in (odd_record(chance.choice(good), chance) for _ in range(30)):
-        store.directory(run_id).mkdir(exist_ok=True)
-        for name, content in files.items():
-            (store.directory(run_id) / name).write_bytes(content)
+    add_odd_records(store, 30, random.Random(1))
     write_page(read_study(store.root), tmp_path / "odd.html")
     browser.get_log("browser")
     open_page(browser, (tmp_path / "odd.html").as_uri())
