@@ -65,7 +65,7 @@ portable: $(READY) ## run the tests of files and processes without what Windows 
 	  tests/core tests/runs tests/training tests/sweeps
 
 storm: $(READY) ## kill, fill, move and damage runs for MINUTES=3; fails if a record was lost
-	$(BIN)/python tests/storm.py --minutes $(MINUTES)
+	$(BIN)/python -m tests.storm --minutes $(MINUTES)
 
 lint: $(READY) ## check style and formatting
 	$(BIN)/ruff check .

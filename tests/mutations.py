@@ -14,6 +14,7 @@ import numpy as np
 from equiscale.core.errors import EquiscaleError
 from equiscale.core.files import content_hash
 from equiscale.runs.record import RunRecord
+from equiscale.runs.store import RunStore
 
 ODD_VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 0.5, 10**400, 2**63, 1e308, -1e308, 5e-324, "", "x" * 300, "nan", "\0",
@@ -91,3 +92,13 @@ def odd_record(files: dict[str, bytes], chance: random.Random) -> tuple[str, dic
         return RunRecord.from_files(changed).key.run_id, changed
     except EquiscaleError:
         return f"{chance.randrange(16**16):016x}", changed
+
+
+def add_odd_records(store: RunStore, count: int, chance: random.Random) -> None:
+    """Add odd records, made from those of a store; some replace theirs."""
+    good = [record.to_files() for record in store.load_all()]
+    for _ in range(count):
+        run_id, files = odd_record(chance.choice(good), chance)
+        store.directory(run_id).mkdir(exist_ok=True)
+        for name, data in files.items():
+            (store.directory(run_id) / name).write_bytes(data)

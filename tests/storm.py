@@ -1,6 +1,6 @@
 """Try to lose a record: kill, fill, move and damage, and count what came of it.
 
-`make storm MINUTES=30`, or `python tests/storm.py --minutes 30 --seed 7`. With `--state FILE` the
+`make storm MINUTES=30`, or `python -m tests.storm --minutes 30 --seed 7`. With `--state FILE` the
 counts are added to those of earlier storms, also if this one is killed. Runs are tiny and start by
 `fork`, so that a core makes several kills and dozens of damaged files per second. The exit code is
 1 if a record was lost, doubled or damaged, or if an error was not equiscale's own.
@@ -32,38 +32,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(path) for path in (HERE.parent / "src", HERE.parent, HERE / "sweeps")]
-os.environ |= {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "COLUMNS": "200"}
+import numpy as np
+import torch
+import torch._dynamo  # the first optimiser of a process would load it
+from tests.mutations import add_odd_records, mutate, mutate_json
+from tests.runs.crash_publish import die_at
+from tests.synthetic_runs import SyntheticRuns, write_records
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import torch._dynamo  # noqa: E402 - the first optimiser of a process would load it
-from tests.mutations import mutate, mutate_json, odd_record  # noqa: E402
-from tests.runs.crash_publish import die_at  # noqa: E402
-from tests.synthetic_runs import SyntheticRuns, write_records  # noqa: E402
-
-from equiscale import create_model, load_dataset, load_model, save_model  # noqa: E402
-from equiscale.build.annotations import read_annotations  # noqa: E402
-from equiscale.cli import main as equiscale  # noqa: E402
-from equiscale.core.errors import EquiscaleError  # noqa: E402
-from equiscale.core.protocol import TrainingProtocol  # noqa: E402
-from equiscale.core.spec import Scenario  # noqa: E402
-from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays  # noqa: E402
-from equiscale.runs.record import RunRecord  # noqa: E402
-from equiscale.runs.store import Failure, RunState, RunStore  # noqa: E402
-from equiscale.sweeps import job, launch_local, request, worker  # noqa: E402
-from equiscale.sweeps.grid import ModelChoice, Sweep  # noqa: E402
-from equiscale.sweeps.launch import InProcessLauncher, Launcher  # noqa: E402
-from equiscale.sweeps.measurements import MEASUREMENTS  # noqa: E402
-from equiscale.sweeps.request import describe_dataset, run_sweep  # noqa: E402
-from equiscale.sweeps.sweep_file import read_sweep_file  # noqa: E402
-from equiscale.training.checkpoint import (  # noqa: E402
+from equiscale import create_model, load_dataset, load_model, save_model
+from equiscale.build.annotations import read_annotations
+from equiscale.cli import main as equiscale
+from equiscale.core.errors import EquiscaleError
+from equiscale.core.files import write_json
+from equiscale.core.protocol import TrainingProtocol
+from equiscale.core.spec import Scenario
+from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays
+from equiscale.runs.record import RunRecord
+from equiscale.runs.store import Failure, RunState, RunStore
+from equiscale.sweeps import job, launch_local, request, worker
+from equiscale.sweeps.grid import ModelChoice, Sweep
+from equiscale.sweeps.launch import InProcessLauncher, Launcher
+from equiscale.sweeps.measurements import MEASUREMENTS
+from equiscale.sweeps.request import describe_dataset, run_sweep
+from equiscale.sweeps.sweep_file import read_sweep_file
+from equiscale.training.checkpoint import (
     CHECKPOINT_FILE,
     Checkpointer,
     save_checkpoint,
 )
-from equiscale.training.loop import Trainer  # noqa: E402
+from equiscale.training.loop import Trainer
 
 COLUMNS = ("tries", "lost", "doubled", "damaged", "tracebacks")
 LONGEST_SECONDS = 900
@@ -95,16 +92,13 @@ class Tally:
 
     def add_to(self, path: Path) -> Tally:
         """Add this to the tally in a file, which other processes may do too; return the sum."""
-        with path.open("a+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            total = Tally()
-            total.merge(json.loads(file.read() or '{"counts": {}, "notes": []}'))
+        total = Tally()
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                total.merge(json.loads(path.read_text()))
             total.merge(vars(self))
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text(json.dumps(vars(total), indent=1))
-            file.truncate(0)
-            file.write(temporary.read_text())
+            write_json(path, vars(total))
         return total
 
     @property
@@ -131,7 +125,7 @@ class World:
         self.dataset = job._load_dataset(str(self.data))  # the forks have it in their cache
         described = describe_dataset(str(self.data), self.dataset)
         self.sweep = Sweep(
-            (ModelChoice("tiny_models:TinyNet"),),
+            (ModelChoice("tests.sweeps.tiny_models:TinyNet"),),
             (described,),
             (Scenario.MID_TO_REST,),
             seeds=(1, 2),
@@ -448,10 +442,6 @@ def watched(kind: str, tally: Tally, count: int = 1) -> Iterator[None]:
         tally.add(kind, "tracebacks", f"{error!r:.300} in {place.filename}:{place.lineno}")
 
 
-def limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (LARGEST_BYTES, LARGEST_BYTES))
-
-
 def damage_records(world: World, tally: Tally) -> None:
     for _ in range(50):
         name = world.chance.choice(sorted(world.files))
@@ -480,13 +470,8 @@ def damage_signed_records(world: World, tally: Tally) -> None:
     shutil.rmtree(root, ignore_errors=True)
     models = ("standard", "pixel_pool", "slice_pool")
     synthetic = SyntheticRuns(scenarios=(Scenario.MID_TO_REST,), models=models, seeds=(1, 2))
-    good = list(synthetic.records())
-    store = write_records(good, root / "runs")
-    for _ in range(10):
-        run_id, files = odd_record(world.chance.choice(good).to_files(), world.chance)
-        store.directory(run_id).mkdir(exist_ok=True)
-        for name, data in files.items():
-            (store.directory(run_id) / name).write_bytes(data)
+    store = write_records(synthetic.records(), root / "runs")
+    add_odd_records(store, 10, world.chance)
     count = len(store.run_ids(RunState.DONE))
     with watched(kind, tally, 10):
         run_command("status", "--runs", store.root)
@@ -547,7 +532,7 @@ def damage_notes(world: World, tally: Tally) -> None:
 
 
 def damage_readers(world: World, tally: Tally) -> None:
-    limit_memory()
+    resource.setrlimit(resource.RLIMIT_DATA, (LARGEST_BYTES, LARGEST_BYTES))
     for name, (path, read) in world.inputs.items():
         original = path.read_bytes()
         for _ in range(2 if name == "dataset" else 10):
@@ -578,7 +563,11 @@ def make_inputs(root: Path, data: Path) -> Inputs:
     )
     runs, measured = root / "runs.csv", root / "runs.measurements.csv"
     for table in (runs, measured):
-        lines = (HERE.parent / "study" / table.name).read_bytes().splitlines(keepends=True)
+        lines = (
+            (Path(__file__).parents[1] / "study" / table.name)
+            .read_bytes()
+            .splitlines(keepends=True)
+        )
         table.write_bytes(b"".join(lines[:100]))
     page = ("report", "--runs", runs, "--out", root / "page.html")
     inputs: Inputs = {
@@ -656,6 +645,8 @@ def apart(part: Callable[[World, Tally], None], world: World, state: Path) -> No
 def storm(seed: int, seconds: float, root: Path, state: Path) -> None:
     """Do everything in turn until the time is up."""
     logging.disable()
+    torch.set_num_threads(1)
+    os.environ |= {"POLARS_MAX_THREADS": "1", "COLUMNS": "200"}
     MEASUREMENTS._entries.clear()
     request.WAIT_SECONDS = vars(launch_local)["POLL_SECONDS"] = 0.02
     until = time.monotonic() + seconds

@@ -182,6 +182,10 @@ def test_collected_tables_give_the_same_study(tmp_path: Path, name: str) -> None
         ("a.txt", "runs"),
         ("b.csv", ""),
         ("c.csv", "run_id,model,dataset,scenario,seed,test_accuracy\na,b,c,mid2rest,1,good\n"),
+        (
+            "d.csv",
+            "run_id,model,options,dataset,scenario,seed,test_accuracy\na,b,{,c,mid2rest,1,0.5\n",
+        ),
     ],
 )
 def test_a_foreign_file_is_named(tmp_path: Path, name: str, content: str) -> None:

@@ -180,6 +180,10 @@ def test_truncated_and_foreign_files(saved: Path) -> None:
         ),
         (("standard", 2_000_000, 3, {}), r"cannot be built \(in_channels=2000000 with"),
         (("standard", 1, 3, {"kernel_size": 20_001}), r"of shape \[16, 1, 7, 7\], expected"),
+        (("hermite", 1, 3, {"support": 100_001}), r"cannot be built \(support must be odd"),
+        (("gaussian_derivative", 1, 3, {"sigma": 1e5}), r"cannot be built .* too many or too wide"),
+        (("kanazawa", 1, 3, {"exponents": [10**5]}), r"cannot be built \(math range error"),
+        (("disco", 1, 3, {"basis": "x" * 300}), "File name too long"),
         ((["standard"], 1, 3, {}), r"cannot be built \(a model's name must be a string"),
     ],
 )

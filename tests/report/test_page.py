@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import random
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 from tests.browser import WIDTHS, emulate, open_page, start_browser
+from tests.mutations import add_odd_records
 from tests.synthetic_runs import SyntheticRuns, write_records
 
 from equiscale.analysis.comparison import published_accuracy, published_curves
@@ -342,6 +344,18 @@ def test_a_page_of_one_run_loads(browser: webdriver.Chrome, tmp_path: Path) -> N
     assert browser.get_log("browser") == []
     assert "1 run" in _text(browser, ".top")
     assert "A comparison needs two models" in _text(browser, "#pairs")
+
+
+@needs_browser
+def test_a_page_of_odd_records_loads(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    """Intact records of others may hold anything."""
+    usual = SyntheticRuns(scenarios=(MID,), models=("pixel_pool",))
+    store = write_records(usual.records(), tmp_path / "runs")
+    add_odd_records(store, 30, random.Random(1))
+    write_page(read_study(store.root), tmp_path / "odd.html")
+    browser.get_log("browser")
+    open_page(browser, (tmp_path / "odd.html").as_uri())
+    assert browser.get_log("browser") == []
 
 
 @needs_browser

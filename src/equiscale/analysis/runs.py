@@ -13,6 +13,7 @@ import polars as pl
 from equiscale.analysis.selection import ScaleSelection, read_selection
 from equiscale.analysis.study import Study
 from equiscale.core.errors import EquiscaleError, InputFileError
+from equiscale.core.files import parse_json
 from equiscale.core.spec import Scenario
 from equiscale.runs.errors import RunsError
 from equiscale.runs.record import RunRecord
@@ -137,12 +138,22 @@ def _read_tables(path: Path) -> Study:
             Scenario(name)
         except ValueError:
             raise InputFileError(path, f"the scenario {name!r}", _EXPECTED) from None
+    for options in runs["options"].unique() if "options" in runs.columns else ():
+        if options and not _is_object(options):
+            raise InputFileError(path, f"the options {options[:100]!r}", _EXPECTED)
     if runs.is_empty():
         raise InputFileError(path, "no runs", _EXPECTED)
     beside = measurements_path(path)
     values = _read_frame(beside, MEASUREMENT_COLUMNS) if beside.exists() else ()
     with _explained(path):
         return Study.from_tables(runs, values)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(parse_json(text.encode()), dict)
+    except ValueError:
+        return False
 
 
 @contextlib.contextmanager
