@@ -61,7 +61,7 @@ def test_training_draws_sizes_per_image_from_each_part_of_the_range() -> None:
 
 def test_filters_of_mean_zero_do_not_see_the_light() -> None:
     model = build()
-    first = model.convs[0].conv.weight  # type: ignore[union-attr]
+    first = model.get_parameter("convs.0.conv.weight")
     with torch.no_grad():
         first.sub_(first.mean(dim=(2, 3), keepdim=True))
     bright, dark = (model.stages(light * (image() + OFFSET) - OFFSET) for light in (1.0, 1.5))
