@@ -46,6 +46,7 @@ typedef struct {
     size row_frequencies, column_frequencies;
     size pool, track, threads;
     const size *row_extents, *column_extents; /* [S] of the maps */
+    const size *row_reach, *column_reach;     /* [H'], [W']: how many maps have this row or column */
     const real *row_analysis;                 /* [2U, H] */
     const real *column_analysis;              /* [W, 2V] */
     const real *row_waves, *column_waves;     /* [2, h, U], [2, w, V] */
@@ -64,7 +65,8 @@ typedef struct {
 INLINE size least(size a, size b) { return a < b ? a : b; }
 INLINE size most(size a, size b) { return a > b ? a : b; }
 INLINE size ceiling(size a, size b) { return (a + b - 1) / b; }
-INLINE size half(size extent) { return (extent + 1) / 2; }
+/* Distances of a map's pixels from its centre, which is pixel extent / 2. */
+INLINE size half(size extent) { return extent / 2 + 1; }
 
 INLINE lanes splat(real x) { return x - (lanes){0}; }
 
@@ -226,14 +228,17 @@ typedef struct {
     lanes *weight;          /* [q, r, C] */
     lanes *columns;         /* [r, R, C] */
     lanes *kernels;         /* [±, C, R] */
-    lanes *total, *difference; /* [R, U, n] */
-    lanes *rows;            /* [h, n, V, 4]: even real, even imaginary, odd imaginary, odd real */
+    lanes *products;        /* [v or V-1-v, sum or difference of -u and u, R, U, n] */
+    lanes *rows;            /* [h, n, parity of x, v, 4]: see `make_rows` */
     lanes *best;            /* [h, n, w, 4] */
     mask *choice;
     lanes *record;          /* [n] */
     mask *winner, *place;
     lanes shift;            /* the bias */
 } Item;
+
+/* Vectors of one row of a map that is still transformed along the columns. */
+INLINE size panel_size(const Pass *p) { return 8 * ceiling(p->column_frequencies, 2); }
 
 static Item take_item(const Pass *p, size block, Arena *arena)
 {
@@ -244,9 +249,8 @@ static Item take_item(const Pass *p, size block, Arena *arena)
     item.weight = TAKE(arena, lanes, r * r * C);
     item.columns = TAKE(arena, lanes, r * 2 * C);
     item.kernels = TAKE(arena, lanes, 4 * C);
-    item.total = TAKE(arena, lanes, 2 * U * block);
-    item.difference = TAKE(arena, lanes, 2 * U * block);
-    item.rows = TAKE(arena, lanes, h * block * p->column_frequencies * 4);
+    item.products = TAKE(arena, lanes, 8 * U * block);
+    item.rows = TAKE(arena, lanes, h * block * panel_size(p));
     item.best = TAKE(arena, lanes, keeps ? h * block * w * 4 : 0);
     item.choice = TAKE(arena, mask, p->pool == PIXEL && p->track ? h * block * w * 4 : 0);
     item.record = TAKE(arena, lanes, block);
@@ -347,12 +351,13 @@ INLINE void mix_tile(int count, size C, size N, const real *x, const lanes *kern
     }
 }
 
-static void mix(Item *item, size v, size u)
+/* to [sum or difference, R, U, n] */
+static void mix(Item *item, size v, size u, lanes *to)
 {
     const Pass *p = item->p;
     const size C = p->channels, N = p->samples, part = p->row_frequencies * item->count;
     const real *x = item->spectrum + spectrum_at(p, 0, v) + (u * 2 * C * N + item->first) * 2;
-    lanes *total = item->total + u * item->count, *difference = item->difference + u * item->count;
+    lanes *total = to + u * item->count, *difference = total + 2 * part;
     size n = 0;
     for (; n + SAMPLES <= item->count; n += SAMPLES)
         mix_tile(SAMPLES, C, N, x + 2 * n, item->kernels, total + n, difference + n, part);
@@ -360,45 +365,108 @@ static void mix(Item *item, size v, size u)
         mix_tile(1, C, N, x + 2 * n, item->kernels, total + n, difference + n, part);
 }
 
-INLINE Vectors rows_at(const Item *item, size v, size part)
+/* Frequencies ω and π - ω have the same cosines and opposite sines at even pixels, and the reverse
+   at odd pixels. So sums (of u and U-1-u, v and V-1-v) give the cosine series at even and the sine
+   series at odd pixels, differences the others, with half of the frequencies each. */
+INLINE void butterfly(lanes *a, lanes *b, size count)
 {
-    const size V = item->p->column_frequencies;
-    return (Vectors){item->rows + v * 4 + part, item->count * V * 4, V * 4};
-}
-
-/* Steps 2 to 4 for all maps of a kernel size: rows δy ≥ 0, still transformed along the columns. */
-static void make_rows(Item *item, size scale)
-{
-    const Pass *p = item->p;
-    const size U = p->row_frequencies, h = half(p->row_extents[scale]), n = item->count;
-    const Numbers cosine = {p->row_waves, U, 1}, sine = {p->row_waves + half(p->row_extents[0]) * U, U, 1};
-    const Vectors total = {item->total, n, 1}, total_imag = {item->total + U * n, n, 1};
-    const Vectors difference = {item->difference, n, 1};
-    const Vectors difference_imag = {item->difference + U * n, n, 1};
-    for (size v = 0; v < p->column_frequencies; v++) {
-        make_columns(p, scale, v, item->weight, p->channels, item->columns);
-        for (size u = 0; u < U; u++) {
-            make_kernels(p, p->row_kernels + (scale * U + u) * p->functions, item->columns,
-                         p->channels, 1, item->kernels);
-            mix(item, v, u);
-        }
-        multiply(h, U, n, cosine, total, rows_at(item, v, 0));
-        multiply(h, U, n, cosine, total_imag, rows_at(item, v, 1));
-        multiply(h, U, n, sine, difference_imag, rows_at(item, v, 2));
-        multiply(h, U, n, sine, difference, rows_at(item, v, 3));
+    for (size i = 0; i < count; i++) {
+        const lanes sum = a[i] + b[i], difference = a[i] - b[i];
+        a[i] = sum;
+        b[i] = difference;
     }
 }
 
+/* [v or V-1-v, parts, U, n]; `single`: v is its own partner, and the other one is 0. */
+static void fold(lanes *products, size parts, size U, size count, int single)
+{
+    const size one = parts * U * count;
+    if (!single)
+        butterfly(products, products + one, one);
+    for (size part = 0; part < (single ? parts : 2 * parts); part++)
+        for (size u = 0; u < U / 2; u++)
+            butterfly(products + (part * U + u) * count, products + (part * U + U - 1 - u) * count,
+                      count);
+}
+
+/* The rows [y, n] of one part at folded frequency v. `partner`: whether it belongs to differences. */
+INLINE Vectors rows_at(const Item *item, size v, size part, size partner, size y)
+{
+    const size panel = panel_size(item->p), parity = (part + partner) % 2;
+    return (Vectors){item->rows + y * item->count * panel + parity * panel / 2 + v * 4 + part,
+                     2 * item->count * panel, panel};
+}
+
+/* Which product of the four [sum or difference, R] a part of the rows is made from. */
+static const size SOURCE[4] = {0, 1, 3, 2};
+
+/* The folded frequencies of a part that rows of one parity are made from: sums from u = 0 up,
+   differences from U - 1 down. Parts 0 and 1 are cosine series in y, 2 and 3 sine series. */
+INLINE size series(size U, size count, size part, size y, lanes *products, Vectors *of)
+{
+    const int sums = (part < 2) == (y == 0);
+    lanes *from = products + SOURCE[part] * U * count;
+    *of = sums ? (Vectors){from, count, 1} : (Vectors){from + (U - 1) * count, -count, 1};
+    return sums ? ceiling(U, 2) : U / 2;
+}
+
+/* Steps 2 to 4 for all maps of a kernel size: rows δy ≥ 0, still transformed along the columns.
+   Their four parts: even real, even imaginary, odd imaginary, odd real; even or odd in δy. */
+static void make_rows(Item *item, size scale)
+{
+    const Pass *p = item->p;
+    const size U = p->row_frequencies, V = p->column_frequencies, n = item->count;
+    const size h = half(p->row_extents[scale]), sine = half(p->row_extents[0]) * U;
+    for (size v = 0; v < ceiling(V, 2); v++) {
+        const int single = v == V - 1 - v;
+        for (size partner = 0; partner < 2 - single; partner++) {
+            const size frequency = partner ? V - 1 - v : v;
+            make_columns(p, scale, frequency, item->weight, p->channels, item->columns);
+            for (size u = 0; u < U; u++) {
+                make_kernels(p, p->row_kernels + (scale * U + u) * p->functions, item->columns,
+                             p->channels, 1, item->kernels);
+                mix(item, frequency, u, item->products + partner * 4 * U * n);
+            }
+        }
+        if (single)
+            memset(item->products + 4 * U * n, 0, 4 * U * n * sizeof(lanes));
+        fold(item->products, 4, U, n, single);
+        for (size partner = 0; partner < 2; partner++)
+            for (size part = 0; part < 4; part++)
+                for (size y = 0; y < least(2, h); y++) {
+                    Vectors from;
+                    const size depth = series(U, n, part, y, item->products + partner * 4 * U * n, &from);
+                    multiply((h - y + 1) / 2, depth, n,
+                             (Numbers){p->row_waves + (part < 2 ? 0 : sine) + y * U, 2 * U, 1}, from,
+                             rows_at(item, v, part, partner, y));
+                }
+    }
+}
+
+/* Waves along the columns, at pixels of one parity and half of the frequencies. */
+typedef struct {
+    size V, width, step; /* step: between pixels */
+    const real *cosine, *sine;
+} Wave;
+
+INLINE Wave column_wave(const Pass *p, size scale, size parity)
+{
+    const size V = p->column_frequencies;
+    const real *cosine = p->column_waves + parity * V;
+    return (Wave){ceiling(V, 2), (half(p->column_extents[scale]) - parity + 1) / 2, 2 * V, cosine,
+                  cosine + half(p->column_extents[0]) * V};
+}
+
 /* Step 5: a few pixels δx ≥ 0 of one row: at (+, +), (+, -), (-, +), (-, -) of (δy, δx). */
-INLINE void synthesise(int across, size V, const real *cosine, const real *sine,
-                       const lanes *panel, lanes pixels[ACROSS][4])
+INLINE void synthesise(int across, Wave w, size x, const lanes *panel, lanes pixels[ACROSS][4])
 {
     lanes sum[ACROSS][4];
     for (int i = 0; i < across; i++)
         sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = splat(0);
-    for (size v = 0; v < V; v++, panel += 4)
+    for (size v = 0; v < w.V; v++, panel += 4)
         for (int i = 0; i < across; i++) {
-            const lanes c = splat(cosine[i * V + v]), s = splat(sine[i * V + v]);
+            const lanes c = splat(w.cosine[(x + i) * w.step + v]);
+            const lanes s = splat(w.sine[(x + i) * w.step + v]);
             sum[i][0] += c * panel[0];
             sum[i][1] += s * panel[1];
             sum[i][2] += c * panel[2];
@@ -414,23 +482,6 @@ INLINE void synthesise(int across, size V, const real *cosine, const real *sine,
     }
 }
 
-typedef struct {
-    size V, width;
-    const real *cosine, *sine;
-} Wave;
-
-INLINE Wave column_wave(const Pass *p, size scale)
-{
-    const size V = p->column_frequencies;
-    return (Wave){V, half(p->column_extents[scale]), p->column_waves,
-                  p->column_waves + half(p->column_extents[0]) * V};
-}
-
-INLINE const lanes *panel_of(const Item *item, size y, size n)
-{
-    return item->rows + (y * item->count + n) * item->p->column_frequencies * 4;
-}
-
 INLINE size place_of(const Item *item, size y, size n)
 {
     return (y * item->count + n) * half(item->p->column_extents[0]) * 4;
@@ -439,19 +490,30 @@ INLINE size place_of(const Item *item, size y, size n)
 /* Called with each pixel of a row δy ≥ 0: its index and its four values. */
 typedef void Visitor(void *context, size x, const lanes pixels[4]);
 
-INLINE void visit_row(const Item *item, Wave w, size y, size n, Visitor *visit, void *context)
+INLINE void visit_row(const Item *item, size scale, size y, size n, Visitor *visit, void *context)
 {
-    const lanes *panel = panel_of(item, y, n);
-    lanes pixels[ACROSS][4];
-    size x = 0;
-    for (; x + ACROSS <= w.width; x += ACROSS) {
-        synthesise(ACROSS, w.V, w.cosine + x * w.V, w.sine + x * w.V, panel, pixels);
-        for (int i = 0; i < ACROSS; i++)
-            visit(context, x + i, pixels[i]);
-    }
-    for (; x < w.width; x++) {
-        synthesise(1, w.V, w.cosine + x * w.V, w.sine + x * w.V, panel, pixels);
-        visit(context, x, pixels[0]);
+    const size panel = panel_size(item->p);
+    const size height = item->p->row_extents[scale], width = item->p->column_extents[scale];
+    const lanes none = splat(-__builtin_inf());
+    const int last_row = 2 * y == height; /* of an even extent, on the side δ < 0 only */
+    for (size parity = 0; parity < 2; parity++) {
+        const Wave w = column_wave(item->p, scale, parity);
+        const lanes *from = item->rows + (y * item->count + n) * panel + parity * panel / 2;
+        lanes pixels[ACROSS][4];
+        for (size x = 0; x < w.width;) {
+            const int count = x + ACROSS <= w.width ? ACROSS : 1;
+            if (count == ACROSS)
+                synthesise(ACROSS, w, x, from, pixels);
+            else
+                synthesise(1, w, x, from, pixels);
+            for (int i = 0; i < count; i++, x++) {
+                if (last_row)
+                    pixels[i][0] = pixels[i][1] = none;
+                if (2 * (2 * x + parity) == width)
+                    pixels[i][0] = pixels[i][2] = none;
+                visit(context, 2 * x + parity, pixels[i]);
+            }
+        }
     }
 }
 
@@ -478,15 +540,14 @@ INLINE void challenge_pixel(void *context, size x, const lanes pixels[4])
 /* Let the pixels of a kernel size replace what they exceed. */
 static void challenge(Item *item, size scale)
 {
-    const Wave w = column_wave(item->p, scale);
     for (size y = 0; y < half(item->p->row_extents[scale]); y++)
         for (size n = 0; n < item->count; n++) {
             const size at = place_of(item, y, n);
             Row row = {item->best + at, item->choice ? item->choice + at : NULL, {0}, scale};
             if (row.choice)
-                visit_row(item, w, y, n, challenge_pixel, &row);
+                visit_row(item, scale, y, n, challenge_pixel, &row);
             else
-                visit_row(item, w, y, n, challenge_pixel, &(Row){row.best, NULL, {0}, scale});
+                visit_row(item, scale, y, n, challenge_pixel, &(Row){row.best, NULL, {0}, scale});
         }
 }
 
@@ -500,10 +561,9 @@ INLINE void keep_pixel(void *context, size x, const lanes pixels[4])
 /* Write the pixels of some maps (lanes of `which`) into `best`. */
 static void keep_maps(Item *item, size scale, size n, mask which)
 {
-    const Wave w = column_wave(item->p, scale);
     for (size y = 0; y < half(item->p->row_extents[scale]); y++) {
         Row row = {item->best + place_of(item, y, n), NULL, which, scale};
-        visit_row(item, w, y, n, keep_pixel, &row);
+        visit_row(item, scale, y, n, keep_pixel, &row);
     }
 }
 
@@ -534,20 +594,19 @@ INLINE void place_pixel(void *context, size x, const lanes pixels[4])
 /* The maximum of each map of a sample. */
 static lanes find_peak(const Item *item, size scale, size n)
 {
-    const Wave w = column_wave(item->p, scale);
     Peak at = {splat(-__builtin_inf()), {0}, 0};
     for (size y = 0; y < half(item->p->row_extents[scale]); y++)
-        visit_row(item, w, y, n, peak_pixel, &at);
+        visit_row(item, scale, y, n, peak_pixel, &at);
     return at.peak;
 }
 
 /* The first pixel that holds the maximum, as a number made of y, x and quadrant. */
 static mask find_place(const Item *item, size scale, size n)
 {
-    const Wave w = column_wave(item->p, scale);
+    const size width = half(item->p->column_extents[scale]);
     Peak at = {splat(-__builtin_inf()), {0}, 0};
-    for (size y = 0; y < half(item->p->row_extents[scale]); y++, at.first += w.width)
-        visit_row(item, w, y, n, place_pixel, &at);
+    for (size y = 0; y < half(item->p->row_extents[scale]); y++, at.first += width)
+        visit_row(item, scale, y, n, place_pixel, &at);
     return at.place;
 }
 
@@ -595,22 +654,12 @@ static void compete_globally(Item *item, size scale)
 
 /* ---- From quadrants to maps. ---- */
 
-/* Pixel of a map of this extent that index y stands for, on the side δ ≥ 0 or δ < 0; -1: none. */
+/* Pixel of a map of this extent at distance y on the side δ ≥ 0 or δ < 0; -1: none. */
 INLINE size pixel_of(size extent, size y, int negative)
 {
-    if (!negative)
-        return extent / 2 + y;
-    return y == 0 && extent % 2 ? -1 : (extent - 1) / 2 - y;
-}
-
-/* How many kernel sizes have a map that reaches a pixel. */
-static size reach(const Pass *p, size y, size x)
-{
-    size scale = 0;
-    while (scale < p->scales && y < half(p->row_extents[scale]) &&
-           x < half(p->column_extents[scale]))
-        scale++;
-    return scale;
+    if (negative)
+        return y == 0 ? -1 : extent / 2 - y;
+    return 2 * y == extent ? -1 : extent / 2 + y;
 }
 
 INLINE size map_of(const Item *item, size n, size lane)
@@ -639,12 +688,12 @@ static void finish_maps(Item *item)
     for (size y = 0; y < h; y++)
         for (size n = 0; n < item->count; n++)
             for (size x = 0; x < w; x++) {
-                const size reached = reach(p, y, x);
-                const mask index = fill(reached);
                 for (int q = 0; q < 4; q++) {
                     const size row = pixel_of(H, y, q / 2), column = pixel_of(W, x, q % 2);
                     if (row < 0 || column < 0)
                         continue;
+                    const size reached = least(p->row_reach[row], p->column_reach[column]);
+                    const mask index = fill(reached);
                     const size at = place_of(item, y, n) + x * 4 + q;
                     lanes value = item->best[at] + item->shift;
                     mask choice = item->choice ? item->choice[at] : (mask){0};
@@ -683,11 +732,10 @@ INLINE void write_pixel(void *context, size x, const lanes pixels[4])
 
 static void write_stack(const Item *item, size scale)
 {
-    const Wave w = column_wave(item->p, scale);
     for (size y = 0; y < half(item->p->row_extents[scale]); y++)
         for (size n = 0; n < item->count; n++) {
             Writing at = {item, scale, y, n};
-            visit_row(item, w, y, n, write_pixel, &at);
+            visit_row(item, scale, y, n, write_pixel, &at);
         }
 }
 
@@ -777,7 +825,7 @@ typedef struct {
     lanes *all_rows;      /* rows of all maps; slices only */
     size *active;         /* samples that a kernel size has a gradient of */
     lanes *line;          /* [w, 4] */
-    lanes *products;      /* [±, R, U, n] gradient of the products */
+    lanes *products;      /* [v or V-1-v, ±, R, U, n] gradient of the products */
     lanes *kernel_grad;   /* [even or odd, U, R, C] */
     lanes *column_grad;   /* [r, R, C] */
     lanes *weight_grad;   /* [q, r, C] */
@@ -810,14 +858,14 @@ static Adjoint take_adjoint(const Pass *p, size block, Arena *arena)
     const size Cv = p->x_grad ? channel_vectors(p) : 0;
     Adjoint a = {.item = {.p = p}};
     a.item.weight = TAKE(arena, lanes, r * r * C);
-    a.item.rows = TAKE(arena, lanes, h * block * p->column_frequencies * 4);
+    a.item.rows = TAKE(arena, lanes, h * block * panel_size(p));
     a.item.winner = TAKE(arena, mask, block);
     a.pixels = TAKE(arena, lanes, h * block * w * 4);
     a.scales = TAKE(arena, mask, p->pool == PIXEL ? h * block * w * 4 : 0);
-    a.all_rows = TAKE(arena, lanes, p->pool == CHOSEN ? h * block * p->column_frequencies * 4 : 0);
+    a.all_rows = TAKE(arena, lanes, p->pool == CHOSEN ? h * block * panel_size(p) : 0);
     a.active = TAKE(arena, size, block);
     a.line = TAKE(arena, lanes, w * 4);
-    a.products = TAKE(arena, lanes, 4 * U * block);
+    a.products = TAKE(arena, lanes, 8 * U * block);
     a.kernel_grad = TAKE(arena, lanes, 4 * U * C);
     a.column_grad = TAKE(arena, lanes, r * 2 * C);
     a.weight_grad = TAKE(arena, lanes, r * r * C);
@@ -861,9 +909,9 @@ INLINE void synthesise_adjoint(int count, Wave w, size v, const lanes *line, lan
     lanes sum[ACROSS][4];
     for (int i = 0; i < count; i++)
         sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = splat(0);
-    for (size x = 0; x < w.width; x++, line += 4)
+    for (size x = 0; x < w.width; x++, line += 8)
         for (int i = 0; i < count; i++) {
-            const lanes c = splat(w.cosine[x * w.V + v + i]), s = splat(w.sine[x * w.V + v + i]);
+            const lanes c = splat(w.cosine[x * w.step + v + i]), s = splat(w.sine[x * w.step + v + i]);
             sum[i][0] += c * line[0];
             sum[i][1] += s * line[1];
             sum[i][2] += c * line[2];
@@ -901,20 +949,24 @@ static int prepare_line(const Adjoint *a, size scale, size y, size n, size width
 /* Step 5 transposed: rows of all maps of a kernel size from their pixels. */
 static int make_rows_adjoint(Adjoint *a, size scale, lanes *rows)
 {
-    const Wave w = column_wave(a->item.p, scale);
+    const Pass *p = a->item.p;
+    const size panel = panel_size(p);
     int some = 0;
-    for (size y = 0; y < half(a->item.p->row_extents[scale]); y++)
+    for (size y = 0; y < half(p->row_extents[scale]); y++)
         for (size n = 0; n < a->item.count; n++) {
-            lanes *panel = rows + (y * a->item.count + n) * w.V * 4;
-            if (!prepare_line(a, scale, y, n, w.width)) {
-                memset(panel, 0, w.V * 4 * sizeof(lanes));
+            lanes *to = rows + (y * a->item.count + n) * panel;
+            if (!prepare_line(a, scale, y, n, half(p->column_extents[scale]))) {
+                memset(to, 0, panel * sizeof(lanes));
                 continue;
             }
-            size v = 0;
-            for (; v + ACROSS <= w.V; v += ACROSS)
-                synthesise_adjoint(ACROSS, w, v, a->line, panel);
-            for (; v < w.V; v++)
-                synthesise_adjoint(1, w, v, a->line, panel);
+            for (size parity = 0; parity < 2; parity++, to += panel / 2) {
+                const Wave w = column_wave(p, scale, parity);
+                size v = 0;
+                for (; v + ACROSS <= w.V; v += ACROSS)
+                    synthesise_adjoint(ACROSS, w, v, a->line + parity * 4, to);
+                for (; v < w.V; v++)
+                    synthesise_adjoint(1, w, v, a->line + parity * 4, to);
+            }
             some = 1;
         }
     return some;
@@ -924,7 +976,7 @@ static int make_rows_adjoint(Adjoint *a, size scale, lanes *rows)
 static size select_rows(Adjoint *a, size scale)
 {
     const Item *item = &a->item;
-    const size V4 = item->p->column_frequencies * 4, h = half(item->p->row_extents[scale]);
+    const size panel = panel_size(item->p), h = half(item->p->row_extents[scale]);
     size count = 0;
     for (size n = 0; n < item->count; n++)
         if (any(item->winner[n] == fill(scale)))
@@ -932,9 +984,9 @@ static size select_rows(Adjoint *a, size scale)
     for (size y = 0; y < h; y++)
         for (size i = 0; i < count; i++) {
             const size n = a->active[i];
-            const lanes *from = a->all_rows + (y * item->count + n) * V4;
-            lanes *to = item->rows + (y * item->count + i) * V4;
-            for (size v = 0; v < V4; v++)
+            const lanes *from = a->all_rows + (y * item->count + n) * panel;
+            lanes *to = item->rows + (y * item->count + i) * panel;
+            for (size v = 0; v < panel; v++)
                 to[v] = choose(item->winner[n] == fill(scale), from[v], splat(0));
         }
     return count;
@@ -944,19 +996,22 @@ static size select_rows(Adjoint *a, size scale)
 static void make_products(Adjoint *a, size scale, size v, size count)
 {
     const Pass *p = a->item.p;
-    const size U = p->row_frequencies, h = half(p->row_extents[scale]), part = U * count;
-    const Numbers cosine = {p->row_waves, 1, U};
-    const Numbers sine = {p->row_waves + half(p->row_extents[0]) * U, 1, U};
-    lanes *minus = a->products, *plus = minus + 2 * part;
-    multiply(U, h, count, cosine, rows_at(&a->item, v, 0), (Vectors){plus, count, 1});
-    multiply(U, h, count, cosine, rows_at(&a->item, v, 1), (Vectors){plus + part, count, 1});
-    multiply(U, h, count, sine, rows_at(&a->item, v, 2), (Vectors){minus + part, count, 1});
-    multiply(U, h, count, sine, rows_at(&a->item, v, 3), (Vectors){minus, count, 1});
-    for (size i = 0; i < 2 * part; i++) {
-        const lanes total = plus[i], difference = minus[i];
-        minus[i] = total + difference;
-        plus[i] = total - difference;
-    }
+    const size U = p->row_frequencies, h = half(p->row_extents[scale]), one = 4 * U * count;
+    const size sine = half(p->row_extents[0]) * U;
+    const int single = v == p->column_frequencies - 1 - v;
+    memset(a->products, 0, (h < 2) * 2 * one * sizeof(lanes)); /* without odd rows */
+    for (size partner = 0; partner < 2 - single; partner++)
+        for (size part = 0; part < 4; part++)
+            for (size y = 0; y < least(2, h); y++) {
+                Vectors to;
+                const size height = series(U, count, part, y, a->products + partner * one, &to);
+                multiply(height, (h - y + 1) / 2, count,
+                         (Numbers){p->row_waves + (part < 2 ? 0 : sine) + y * U, 1, 2 * U},
+                         rows_at(&a->item, v, part, partner, y), to);
+            }
+    fold(a->products, 4, U, count, single);
+    for (size partner = 0; partner < 2 - single; partner++)
+        butterfly(a->products + partner * one, a->products + partner * one + one / 2, one / 2);
 }
 
 /* Step 3 transposed for the kernels: a few input channels at -u and u. */
@@ -980,17 +1035,17 @@ INLINE void mix_kernels(int count, size samples, const size *active, size N, con
 
 #define CHANNELS (2 * SAMPLES)
 
-INLINE void add_kernels(Adjoint *a, int count, size c, size v, size u, size samples)
+INLINE void add_kernels(Adjoint *a, const lanes *products, int count, size c, size v, size u,
+                        size samples)
 {
     const Item *item = &a->item;
     const Pass *p = item->p;
     const size C = p->channels, N = p->samples, part = p->row_frequencies * samples;
     const real *x = item->spectrum + spectrum_at(p, 0, v) + ((u * 2 * C + c) * N + item->first) * 2;
-    const lanes *products = a->products + u * samples;
     lanes real_[2][CHANNELS], imag[2][CHANNELS];
     for (size sign = 0; sign < 2; sign++)
-        mix_kernels(count, samples, a->active, N, x + sign * C * N * 2, sign, products, part,
-                    real_[sign], imag[sign]);
+        mix_kernels(count, samples, a->active, N, x + sign * C * N * 2, sign, products + u * samples,
+                    part, real_[sign], imag[sign]);
     lanes *even = a->kernel_grad + u * 2 * C + c, *odd = even + p->row_frequencies * 2 * C;
     for (int i = 0; i < count; i++) {
         even[i] = real_[0][i] + real_[1][i];
@@ -1044,7 +1099,8 @@ INLINE void mix_input(int count, size outputs, size Cv, const real *products, si
     }
 }
 
-INLINE void add_samples(Adjoint *a, int count, size i, size samples, size v, size u)
+INLINE void add_samples(Adjoint *a, const lanes *products, int count, size i, size samples, size v,
+                        size u)
 {
     const Item *item = &a->item;
     const Pass *p = item->p;
@@ -1056,37 +1112,46 @@ INLINE void add_samples(Adjoint *a, int count, size i, size samples, size v, siz
                 to[n] = (lanes *)a->spectrum_grad +
                         (((v * U + u) * 2 + sign) * N + item->first + a->active[i + n]) * 2 * Cv + c;
             mix_input(count, item->width, Cv,
-                      (const real *)(a->products + sign * 2 * part + u * samples + i), part,
+                      (const real *)(products + sign * 2 * part + u * samples + i), part,
                       a->turned_kernels + sign * 2 * LANES * Cv + c, to);
         }
 }
 
-static void add_scale(Adjoint *a, size scale, size samples)
+/* Steps 3 and 2 transposed, at one column frequency. */
+static void add_frequency(Adjoint *a, const lanes *products, size scale, size v, size samples)
 {
     const Pass *p = a->item.p;
     const size U = p->row_frequencies, C = p->channels, vectors = channel_vectors(p);
-    for (size v = 0; v < p->column_frequencies; v++) {
+    for (size u = 0; u < U; u++) {
+        size c = 0;
+        for (; c + CHANNELS <= C; c += CHANNELS)
+            add_kernels(a, products, CHANNELS, c, v, u, samples);
+        for (; c < C; c++)
+            add_kernels(a, products, 1, c, v, u, samples);
+    }
+    add_weight(a, scale, v);
+    if (!p->x_grad)
+        return;
+    make_columns(p, scale, v, a->turned_weight, LANES * vectors, a->turned_columns);
+    for (size u = 0; u < U; u++) {
+        make_kernels(p, p->row_kernels + (scale * U + u) * p->functions, a->turned_columns,
+                     LANES * vectors, vectors, a->turned_kernels);
+        size i = 0;
+        for (; i + CHANNELS <= samples; i += CHANNELS)
+            add_samples(a, products, CHANNELS, i, samples, v, u);
+        for (; i < samples; i++)
+            add_samples(a, products, 1, i, samples, v, u);
+    }
+}
+
+static void add_scale(Adjoint *a, size scale, size samples)
+{
+    const size U = a->item.p->row_frequencies, V = a->item.p->column_frequencies;
+    for (size v = 0; v < ceiling(V, 2); v++) {
         make_products(a, scale, v, samples);
-        for (size u = 0; u < U; u++) {
-            size c = 0;
-            for (; c + CHANNELS <= C; c += CHANNELS)
-                add_kernels(a, CHANNELS, c, v, u, samples);
-            for (; c < C; c++)
-                add_kernels(a, 1, c, v, u, samples);
-        }
-        add_weight(a, scale, v);
-        if (!p->x_grad)
-            continue;
-        make_columns(p, scale, v, a->turned_weight, LANES * vectors, a->turned_columns);
-        for (size u = 0; u < U; u++) {
-            make_kernels(p, p->row_kernels + (scale * U + u) * p->functions, a->turned_columns,
-                         LANES * vectors, vectors, a->turned_kernels);
-            size i = 0;
-            for (; i + CHANNELS <= samples; i += CHANNELS)
-                add_samples(a, CHANNELS, i, samples, v, u);
-            for (; i < samples; i++)
-                add_samples(a, 1, i, samples, v, u);
-        }
+        add_frequency(a, a->products, scale, v, samples);
+        if (v != V - 1 - v)
+            add_frequency(a, a->products + 4 * U * samples, scale, V - 1 - v, samples);
     }
 }
 
