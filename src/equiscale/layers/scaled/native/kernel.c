@@ -124,8 +124,13 @@ INLINE void multiply_rows(int columns, size height, size depth, Numbers a, Vecto
 {
     for (; height >= ROWS; height -= ROWS, a.at += ROWS * a.row, out.at += ROWS * out.row)
         multiply_tile(ROWS, columns, depth, a, b, out);
-    for (; height > 0; height--, a.at += a.row, out.at += out.row)
-        multiply_tile(1, columns, depth, a, b, out);
+    switch (height) {
+    case 1: multiply_tile(1, columns, depth, a, b, out); break;
+    case 2: multiply_tile(2, columns, depth, a, b, out); break;
+    case 3: multiply_tile(3, columns, depth, a, b, out); break;
+    case 4: multiply_tile(least(4, ROWS), columns, depth, a, b, out); break;
+    case 5: multiply_tile(least(5, ROWS), columns, depth, a, b, out); break;
+    }
 }
 
 /* [height, depth] [depth, length] -> [height, length]. */
@@ -229,7 +234,7 @@ typedef struct {
     lanes *columns;         /* [r, R, C] */
     lanes *kernels;         /* [±, C, R] */
     lanes *products;        /* [v or V-1-v, sum or difference of -u and u, R, U, n] */
-    lanes *rows;            /* [h, n, parity of x, v, 4]: see `make_rows` */
+    lanes *rows;            /* [h, v, parity of x, 4, n]: see `make_rows` */
     lanes *best;            /* [h, n, w, 4] */
     mask *choice;
     lanes *record;          /* [n] */
@@ -237,8 +242,14 @@ typedef struct {
     lanes shift;            /* the bias */
 } Item;
 
-/* Vectors of one row of a map that is still transformed along the columns. */
-INLINE size panel_size(const Pass *p) { return 8 * ceiling(p->column_frequencies, 2); }
+/* Vectors between the parts of rows: an odd number, so that they spread over the cache's sets. */
+INLINE size pitch_of_rows(size samples) { return samples | 1; }
+
+/* Vectors of one row of maps that are still transformed along the columns. */
+INLINE size row_size(const Pass *p, size samples)
+{
+    return 8 * ceiling(p->column_frequencies, 2) * pitch_of_rows(samples);
+}
 
 static Item take_item(const Pass *p, size block, Arena *arena)
 {
@@ -250,7 +261,7 @@ static Item take_item(const Pass *p, size block, Arena *arena)
     item.columns = TAKE(arena, lanes, r * 2 * C);
     item.kernels = TAKE(arena, lanes, 4 * C);
     item.products = TAKE(arena, lanes, 8 * U * block);
-    item.rows = TAKE(arena, lanes, h * block * panel_size(p));
+    item.rows = TAKE(arena, lanes, h * row_size(p, block));
     item.best = TAKE(arena, lanes, keeps ? h * block * w * 4 : 0);
     item.choice = TAKE(arena, mask, p->pool == PIXEL && p->track ? h * block * w * 4 : 0);
     item.record = TAKE(arena, lanes, block);
@@ -281,46 +292,70 @@ static void start_item(Item *item, const real *spectrum, Cut c, size index)
         memcpy(&item->shift, p->bias + item->group * O + item->output, item->width * sizeof(real));
 }
 
-/* Step 2a: spectra of the kernels along the columns, at column frequency v:
-   weight [q, r, length] -> columns [r, R, length]. A function's transform is real or imaginary as
-   it is even or odd. */
-static void make_columns(const Pass *p, size scale, size v, const lanes *weight, size length,
-                         lanes *columns)
+/* Step 2: spectra of the kernels. A function's transform is real or imaginary as it is even or odd.
+   `r` functions, `E` of them even; constants keep the waves in registers. */
+INLINE void sum_functions(size r, size E, const real *waves, const lanes *from, size step, lanes *even,
+                          lanes *odd)
 {
-    const size r = p->functions, E = p->even;
-    const real *waves = p->column_kernels + (scale * p->column_frequencies + v) * r;
+    *even = *odd = splat(0);
+    for (size q = 0; q < E; q++)
+        *even += splat(waves[q]) * from[q * step];
+    for (size q = E; q < r; q++)
+        *odd += splat(waves[q]) * from[q * step];
+}
+
+#define BY_FUNCTIONS(call)                                                                              \
+    do {                                                                                                \
+        if (p->functions == 3 && p->even == 2)                                                          \
+            call(3, 2);                                                                                 \
+        else if (p->functions == 7 && p->even == 4)                                                     \
+            call(7, 4);                                                                                 \
+        else                                                                                            \
+            call(p->functions, p->even);                                                                \
+    } while (0)
+
+/* Along the columns, at one frequency: weight [q, r, length] -> columns [r, R, length]. */
+INLINE void columns_of(size r, size E, const real *waves, const lanes *weight, size length,
+                       lanes *columns)
+{
     for (size row = 0; row < r; row++)
         for (size i = 0; i < length; i++) {
-            const lanes *from = weight + row * length + i;
-            lanes even = splat(0), odd = splat(0);
-            for (size q = 0; q < E; q++)
-                even += splat(waves[q]) * from[q * r * length];
-            for (size q = E; q < r; q++)
-                odd += splat(waves[q]) * from[q * r * length];
-            lanes *to = columns + row * 2 * length + i;
+            lanes even, odd, *to = columns + row * 2 * length + i;
+            sum_functions(r, E, waves, weight + row * length + i, r * length, &even, &odd);
             to[0] = row < E ? even : odd;
             to[length] = row < E ? odd : even;
         }
 }
 
-/* Step 2b: spectra of the kernels at row frequencies -u and u:
-   columns [r, R, (a, b)] -> kernels [±, a, R, b], with b = `inner`. */
-INLINE void make_kernels(const Pass *p, const real *waves, const lanes *columns, size length,
+static void make_columns(const Pass *p, size scale, size v, const lanes *weight, size length,
+                         lanes *columns)
+{
+    const real *waves = p->column_kernels + (scale * p->column_frequencies + v) * p->functions;
+#define COLUMNS_OF(r, E) columns_of(r, E, waves, weight, length, columns)
+    BY_FUNCTIONS(COLUMNS_OF);
+}
+
+/* At row frequencies -u and u: columns [r, R, (a, b)] -> kernels [±, a, R, b], with b = `inner`. */
+INLINE void kernels_of(size r, size E, const real *waves, const lanes *columns, size length,
+                       size inner, lanes *kernels)
+{
+    for (size part = 0; part < 2; part++)
+        for (size a = 0; a < length / inner; a++)
+            for (size b = 0; b < inner; b++) {
+                lanes even, odd, *to = kernels + (a * 2 + part) * inner + b;
+                sum_functions(r, E, waves, columns + part * length + a * inner + b, 2 * length, &even,
+                              &odd);
+                to[0] = even - odd;
+                to[2 * length] = even + odd;
+            }
+}
+
+static void make_kernels(const Pass *p, size scale, size u, const lanes *columns, size length,
                          size inner, lanes *kernels)
 {
-    const size r = p->functions, E = p->even;
-    for (size part = 0; part < 2; part++)
-        for (size i = 0; i < length; i++) {
-            const lanes *from = columns + part * length + i;
-            lanes even = splat(0), odd = splat(0);
-            for (size row = 0; row < E; row++)
-                even += splat(waves[row]) * from[row * 2 * length];
-            for (size row = E; row < r; row++)
-                odd += splat(waves[row]) * from[row * 2 * length];
-            lanes *to = kernels + (i / inner * 2 + part) * inner + i % inner;
-            to[0] = even - odd;
-            to[2 * length] = even + odd;
-        }
+    const real *waves = p->row_kernels + (scale * p->row_frequencies + u) * p->functions;
+#define KERNELS_OF(r, E) kernels_of(r, E, waves, columns, length, inner, kernels)
+    BY_FUNCTIONS(KERNELS_OF);
 }
 
 /* Step 3: products of input and kernels at frequencies -u and u; their sum and difference. */
@@ -392,9 +427,10 @@ static void fold(lanes *products, size parts, size U, size count, int single)
 /* The rows [y, n] of one part at folded frequency v. `partner`: whether it belongs to differences. */
 INLINE Vectors rows_at(const Item *item, size v, size part, size partner, size y)
 {
-    const size panel = panel_size(item->p), parity = (part + partner) % 2;
-    return (Vectors){item->rows + y * item->count * panel + parity * panel / 2 + v * 4 + part,
-                     2 * item->count * panel, panel};
+    const size line = row_size(item->p, item->count), parity = (part + partner) % 2;
+    return (Vectors){item->rows + y * line +
+                         ((v * 2 + parity) * 4 + part) * pitch_of_rows(item->count),
+                     2 * line, 1};
 }
 
 /* Which product of the four [sum or difference, R] a part of the rows is made from. */
@@ -423,8 +459,7 @@ static void make_rows(Item *item, size scale)
             const size frequency = partner ? V - 1 - v : v;
             make_columns(p, scale, frequency, item->weight, p->channels, item->columns);
             for (size u = 0; u < U; u++) {
-                make_kernels(p, p->row_kernels + (scale * U + u) * p->functions, item->columns,
-                             p->channels, 1, item->kernels);
+                make_kernels(p, scale, u, item->columns, p->channels, 1, item->kernels);
                 mix(item, frequency, u, item->products + partner * 4 * U * n);
             }
         }
@@ -458,19 +493,20 @@ INLINE Wave column_wave(const Pass *p, size scale, size parity)
 }
 
 /* Step 5: a few pixels δx ≥ 0 of one row: at (+, +), (+, -), (-, +), (-, -) of (δy, δx). */
-INLINE void synthesise(int across, Wave w, size x, const lanes *panel, lanes pixels[ACROSS][4])
+INLINE void synthesise(int across, Wave w, size x, const lanes *panel, size pitch,
+                       lanes pixels[ACROSS][4])
 {
     lanes sum[ACROSS][4];
     for (int i = 0; i < across; i++)
         sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = splat(0);
-    for (size v = 0; v < w.V; v++, panel += 4)
+    for (size v = 0; v < w.V; v++, panel += 8 * pitch)
         for (int i = 0; i < across; i++) {
             const lanes c = splat(w.cosine[(x + i) * w.step + v]);
             const lanes s = splat(w.sine[(x + i) * w.step + v]);
             sum[i][0] += c * panel[0];
-            sum[i][1] += s * panel[1];
-            sum[i][2] += c * panel[2];
-            sum[i][3] += s * panel[3];
+            sum[i][1] += s * panel[pitch];
+            sum[i][2] += c * panel[2 * pitch];
+            sum[i][3] += s * panel[3 * pitch];
         }
     for (int i = 0; i < across; i++) {
         const lanes right = sum[i][0] - sum[i][1], left = sum[i][0] + sum[i][1];
@@ -492,20 +528,20 @@ typedef void Visitor(void *context, size x, const lanes pixels[4]);
 
 INLINE void visit_row(const Item *item, size scale, size y, size n, Visitor *visit, void *context)
 {
-    const size panel = panel_size(item->p);
+    const size pitch = pitch_of_rows(item->count);
     const size height = item->p->row_extents[scale], width = item->p->column_extents[scale];
     const lanes none = splat(-__builtin_inf());
     const int last_row = 2 * y == height; /* of an even extent, on the side δ < 0 only */
     for (size parity = 0; parity < 2; parity++) {
         const Wave w = column_wave(item->p, scale, parity);
-        const lanes *from = item->rows + (y * item->count + n) * panel + parity * panel / 2;
+        const lanes *from = item->rows + y * row_size(item->p, item->count) + parity * 4 * pitch + n;
         lanes pixels[ACROSS][4];
         for (size x = 0; x < w.width;) {
             const int count = x + ACROSS <= w.width ? ACROSS : 1;
             if (count == ACROSS)
-                synthesise(ACROSS, w, x, from, pixels);
+                synthesise(ACROSS, w, x, from, pitch, pixels);
             else
-                synthesise(1, w, x, from, pixels);
+                synthesise(1, w, x, from, pitch, pixels);
             for (int i = 0; i < count; i++, x++) {
                 if (last_row)
                     pixels[i][0] = pixels[i][1] = none;
@@ -858,11 +894,11 @@ static Adjoint take_adjoint(const Pass *p, size block, Arena *arena)
     const size Cv = p->x_grad ? channel_vectors(p) : 0;
     Adjoint a = {.item = {.p = p}};
     a.item.weight = TAKE(arena, lanes, r * r * C);
-    a.item.rows = TAKE(arena, lanes, h * block * panel_size(p));
+    a.item.rows = TAKE(arena, lanes, h * row_size(p, block));
     a.item.winner = TAKE(arena, mask, block);
     a.pixels = TAKE(arena, lanes, h * block * w * 4);
     a.scales = TAKE(arena, mask, p->pool == PIXEL ? h * block * w * 4 : 0);
-    a.all_rows = TAKE(arena, lanes, p->pool == CHOSEN ? h * block * panel_size(p) : 0);
+    a.all_rows = TAKE(arena, lanes, p->pool == CHOSEN ? h * row_size(p, block) : 0);
     a.active = TAKE(arena, size, block);
     a.line = TAKE(arena, lanes, w * 4);
     a.products = TAKE(arena, lanes, 8 * U * block);
@@ -904,7 +940,8 @@ static void gather(Adjoint *a, const real *grad, size map, size start, size exte
 }
 
 /* Transpose of `synthesise`, for a few column frequencies: line [w, 4] -> panel [V, 4]. */
-INLINE void synthesise_adjoint(int count, Wave w, size v, const lanes *line, lanes *panel)
+INLINE void synthesise_adjoint(int count, Wave w, size v, const lanes *line, lanes *panel,
+                               size pitch)
 {
     lanes sum[ACROSS][4];
     for (int i = 0; i < count; i++)
@@ -919,7 +956,7 @@ INLINE void synthesise_adjoint(int count, Wave w, size v, const lanes *line, lan
         }
     for (int i = 0; i < count; i++)
         for (int part = 0; part < 4; part++)
-            panel[(v + i) * 4 + part] = sum[i][part];
+            panel[((v + i) * 8 + part) * pitch] = sum[i][part];
 }
 
 /* The part of a row of pixels that belongs to a kernel size, prepared for the sums over x. */
@@ -950,22 +987,23 @@ static int prepare_line(const Adjoint *a, size scale, size y, size n, size width
 static int make_rows_adjoint(Adjoint *a, size scale, lanes *rows)
 {
     const Pass *p = a->item.p;
-    const size panel = panel_size(p);
+    const size samples = a->item.count, pitch = pitch_of_rows(samples), line = row_size(p, samples);
     int some = 0;
     for (size y = 0; y < half(p->row_extents[scale]); y++)
-        for (size n = 0; n < a->item.count; n++) {
-            lanes *to = rows + (y * a->item.count + n) * panel;
+        for (size n = 0; n < samples; n++) {
+            lanes *to = rows + y * line + n;
             if (!prepare_line(a, scale, y, n, half(p->column_extents[scale]))) {
-                memset(to, 0, panel * sizeof(lanes));
+                for (size i = 0; i < line; i += pitch)
+                    to[i] = splat(0);
                 continue;
             }
-            for (size parity = 0; parity < 2; parity++, to += panel / 2) {
+            for (size parity = 0; parity < 2; parity++, to += 4 * pitch) {
                 const Wave w = column_wave(p, scale, parity);
                 size v = 0;
                 for (; v + ACROSS <= w.V; v += ACROSS)
-                    synthesise_adjoint(ACROSS, w, v, a->line + parity * 4, to);
+                    synthesise_adjoint(ACROSS, w, v, a->line + parity * 4, to, pitch);
                 for (; v < w.V; v++)
-                    synthesise_adjoint(1, w, v, a->line + parity * 4, to);
+                    synthesise_adjoint(1, w, v, a->line + parity * 4, to, pitch);
             }
             some = 1;
         }
@@ -976,19 +1014,17 @@ static int make_rows_adjoint(Adjoint *a, size scale, lanes *rows)
 static size select_rows(Adjoint *a, size scale)
 {
     const Item *item = &a->item;
-    const size panel = panel_size(item->p), h = half(item->p->row_extents[scale]);
+    const size pitch = pitch_of_rows(item->count);
+    const size length = half(item->p->row_extents[scale]) * row_size(item->p, item->count);
     size count = 0;
-    for (size n = 0; n < item->count; n++)
-        if (any(item->winner[n] == fill(scale)))
-            a->active[count++] = n;
-    for (size y = 0; y < h; y++)
-        for (size i = 0; i < count; i++) {
-            const size n = a->active[i];
-            const lanes *from = a->all_rows + (y * item->count + n) * panel;
-            lanes *to = item->rows + (y * item->count + i) * panel;
-            for (size v = 0; v < panel; v++)
-                to[v] = choose(item->winner[n] == fill(scale), from[v], splat(0));
-        }
+    for (size n = 0; n < item->count; n++) {
+        const mask won = item->winner[n] == fill(scale);
+        if (!any(won))
+            continue;
+        for (size i = 0; i < length; i += pitch)
+            item->rows[i + count] = choose(won, a->all_rows[i + n], splat(0));
+        a->active[count++] = n;
+    }
     return count;
 }
 
@@ -1134,8 +1170,7 @@ static void add_frequency(Adjoint *a, const lanes *products, size scale, size v,
         return;
     make_columns(p, scale, v, a->turned_weight, LANES * vectors, a->turned_columns);
     for (size u = 0; u < U; u++) {
-        make_kernels(p, p->row_kernels + (scale * U + u) * p->functions, a->turned_columns,
-                     LANES * vectors, vectors, a->turned_kernels);
+        make_kernels(p, scale, u, a->turned_columns, LANES * vectors, vectors, a->turned_kernels);
         size i = 0;
         for (; i + CHANNELS <= samples; i += CHANNELS)
             add_samples(a, products, CHANNELS, i, samples, v, u);
