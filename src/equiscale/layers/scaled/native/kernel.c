@@ -20,12 +20,12 @@
 #define JOIN(a, b) JOIN_(a, b)
 
 #if BYTES == 64 /* 32 registers */
-#define SAMPLES 4 /* samples of a tile of `mix` */
+#define TILE 8 /* samples or channels of a tile of complex products */
 #define ROWS 6
 #define COLUMNS 4 /* a tile of ROWS × COLUMNS vectors of `multiply` */
 #define ACROSS 6 /* pixels of a tile of `synthesise` */
 #else /* 16 registers */
-#define SAMPLES 2
+#define TILE 4
 #define ROWS 4
 #define COLUMNS 3
 #define ACROSS 3
@@ -180,10 +180,13 @@ INLINE Cut cut(const Pass *p)
 
 INLINE size pitch_of(const Pass *p) { return ceiling(2 * p->column_frequencies, LANES); }
 
-/* Where the spectrum of a group begins at column frequency v: [U, ±, C, N, R]. */
+/* A complex product takes three real ones, for which there are three numbers on either side:
+   (a + ib) (k - il) = (m - bd) + i (m - as), with m = (a + b) k, s = k + l, d = k - l.
+
+   Where the spectrum of a group begins at column frequency v: [U, ±, C, N, (a, b, a + b)]. */
 INLINE size spectrum_at(const Pass *p, size g, size v)
 {
-    return (g * p->column_frequencies + v) * p->row_frequencies * 4 * p->channels * p->samples;
+    return (g * p->column_frequencies + v) * p->row_frequencies * 6 * p->channels * p->samples;
 }
 
 typedef struct {
@@ -195,6 +198,13 @@ static Analysis take_analysis(const Pass *p, Arena *arena)
     const size pitch = pitch_of(p);
     return (Analysis){TAKE(arena, lanes, p->height * pitch),
                       TAKE(arena, lanes, TOGETHER * 2 * p->row_frequencies * pitch)};
+}
+
+INLINE void write_number(real *to, real a, real b)
+{
+    to[0] = a;
+    to[1] = b;
+    to[2] = a + b;
 }
 
 static void analyse(const Pass *p, lanes *column_waves, Analysis a, size channel, size first,
@@ -213,13 +223,11 @@ static void analyse(const Pass *p, lanes *column_waves, Analysis a, size channel
             const real *even = (const real *)a.planes + u * pitch * LANES + v;
             const real *odd = even + U * pitch * LANES;
             real *to = spectrum + spectrum_at(p, channel / C, v) +
-                       ((u * 2 * C + channel % C) * N + first) * 2;
-            for (size n = 0; n < count; n++, even += plane, odd += plane, to += 2) {
+                       ((u * 2 * C + channel % C) * N + first) * 3;
+            for (size n = 0; n < count; n++, even += plane, odd += plane, to += 3) {
                 const real cc = even[0], cs = even[V], sc = odd[0], ss = odd[V];
-                to[0] = cc - ss;
-                to[1] = -(sc + cs);
-                to[2 * C * N] = cc + ss;
-                to[2 * C * N + 1] = sc - cs;
+                write_number(to, cc - ss, -(sc + cs));
+                write_number(to + 3 * C * N, cc + ss, sc - cs);
             }
         }
 }
@@ -232,9 +240,9 @@ typedef struct {
     size group, output, first, count, width; /* outputs from `output`, samples from `first` */
     lanes *weight;          /* [q, r, C] */
     lanes *columns;         /* [r, R, C] */
-    lanes *kernels;         /* [±, C, R] */
-    lanes *products;        /* [v or V-1-v, sum or difference of -u and u, R, U, n] */
-    lanes *rows;            /* [h, v, parity of x, 4, n]: see `make_rows` */
+    lanes *kernels;         /* [±, C, (k, k + l, k - l)] */
+    lanes *products;        /* [sum or difference of -u and u, U, v or V-1-v, R, n] */
+    lanes *rows;            /* [h, v, even or odd in y, sum or difference of v and V-1-v, R, n] */
     lanes *best;            /* [h, n, w, 4] */
     mask *choice;
     lanes *record;          /* [n] */
@@ -242,13 +250,12 @@ typedef struct {
     lanes shift;            /* the bias */
 } Item;
 
-/* Vectors between the parts of rows: an odd number, so that they spread over the cache's sets. */
-INLINE size pitch_of_rows(size samples) { return samples | 1; }
+/* Vectors of one column frequency of a row of maps; odd, to spread over the sets of the cache. */
+INLINE size panel_size(size samples) { return 8 * samples + 1; }
 
-/* Vectors of one row of maps that are still transformed along the columns. */
 INLINE size row_size(const Pass *p, size samples)
 {
-    return 8 * ceiling(p->column_frequencies, 2) * pitch_of_rows(samples);
+    return ceiling(p->column_frequencies, 2) * panel_size(samples);
 }
 
 static Item take_item(const Pass *p, size block, Arena *arena)
@@ -259,7 +266,7 @@ static Item take_item(const Pass *p, size block, Arena *arena)
     Item item = {.p = p};
     item.weight = TAKE(arena, lanes, r * r * C);
     item.columns = TAKE(arena, lanes, r * 2 * C);
-    item.kernels = TAKE(arena, lanes, 4 * C);
+    item.kernels = TAKE(arena, lanes, 6 * C);
     item.products = TAKE(arena, lanes, 8 * U * block);
     item.rows = TAKE(arena, lanes, h * row_size(p, block));
     item.best = TAKE(arena, lanes, keeps ? h * block * w * 4 : 0);
@@ -335,19 +342,27 @@ static void make_columns(const Pass *p, size scale, size v, const lanes *weight,
     BY_FUNCTIONS(COLUMNS_OF);
 }
 
-/* At row frequencies -u and u: columns [r, R, (a, b)] -> kernels [±, a, R, b], with b = `inner`. */
+/* Write k, k + l and k - l. */
+INLINE void write_kernel(lanes *to, size step, lanes k, lanes l)
+{
+    to[0] = k;
+    to[step] = k + l;
+    to[2 * step] = k - l;
+}
+
+/* At row frequencies -u and u: columns [r, R, (a, b)] -> kernels [±, a, 3, b], with b = `inner`. */
 INLINE void kernels_of(size r, size E, const real *waves, const lanes *columns, size length,
                        size inner, lanes *kernels)
 {
-    for (size part = 0; part < 2; part++)
-        for (size a = 0; a < length / inner; a++)
-            for (size b = 0; b < inner; b++) {
-                lanes even, odd, *to = kernels + (a * 2 + part) * inner + b;
-                sum_functions(r, E, waves, columns + part * length + a * inner + b, 2 * length, &even,
-                              &odd);
-                to[0] = even - odd;
-                to[2 * length] = even + odd;
-            }
+    for (size a = 0; a < length / inner; a++)
+        for (size b = 0; b < inner; b++) {
+            const lanes *from = columns + a * inner + b;
+            lanes even, odd, even_imag, odd_imag, *to = kernels + a * 3 * inner + b;
+            sum_functions(r, E, waves, from, 2 * length, &even, &odd);
+            sum_functions(r, E, waves, from + length, 2 * length, &even_imag, &odd_imag);
+            write_kernel(to, inner, even - odd, even_imag - odd_imag);
+            write_kernel(to + 3 * length, inner, even + odd, even_imag + odd_imag);
+        }
 }
 
 static void make_kernels(const Pass *p, size scale, size u, const lanes *columns, size length,
@@ -358,51 +373,53 @@ static void make_kernels(const Pass *p, size scale, size u, const lanes *columns
     BY_FUNCTIONS(KERNELS_OF);
 }
 
-/* Step 3: products of input and kernels at frequencies -u and u; their sum and difference. */
-INLINE void mix_tile(int count, size C, size N, const real *x, const lanes *kernels, lanes *total,
-                     lanes *difference, size part)
+/* Step 3: products of input and kernels at frequencies -u and u; their sum and difference.
+   to [sum or difference, …, R, n], with these steps between sum and difference and between R. */
+INLINE void mix_tile(int count, size C, size N, const real *x, const lanes *kernels, lanes *to,
+                     size kind, size part)
 {
-    lanes real_[2][SAMPLES], imag[2][SAMPLES];
-    for (int sign = 0; sign < 2; sign++)
+    lanes real_[2][TILE], imag[2][TILE];
+    for (int sign = 0; sign < 2; sign++) {
+        lanes m[TILE], bd[TILE], as[TILE];
         for (int n = 0; n < count; n++)
-            real_[sign][n] = imag[sign][n] = splat(0);
-    for (size c = 0; c < C; c++)
-        for (int sign = 0; sign < 2; sign++) {
-            const lanes *kernel = kernels + (sign * C + c) * 2;
-            const real *at = x + (sign * C + c) * N * 2;
+            m[n] = bd[n] = as[n] = splat(0);
+        for (size c = 0; c < C; c++) {
+            const lanes *kernel = kernels + (sign * C + c) * 3;
+            const real *at = x + (sign * C + c) * N * 3;
             for (int n = 0; n < count; n++) {
-                const lanes a = splat(at[2 * n]), b = splat(at[2 * n + 1]);
-                real_[sign][n] += a * kernel[0];
-                imag[sign][n] += b * kernel[0];
-                real_[sign][n] += b * kernel[1];
-                imag[sign][n] -= a * kernel[1];
+                as[n] += splat(at[3 * n]) * kernel[1];
+                bd[n] += splat(at[3 * n + 1]) * kernel[2];
+                m[n] += splat(at[3 * n + 2]) * kernel[0];
             }
         }
+        for (int n = 0; n < count; n++) {
+            real_[sign][n] = m[n] - bd[n];
+            imag[sign][n] = m[n] - as[n];
+        }
+    }
     for (int n = 0; n < count; n++) {
-        total[n] = real_[0][n] + real_[1][n];
-        total[part + n] = imag[0][n] + imag[1][n];
-        difference[n] = real_[0][n] - real_[1][n];
-        difference[part + n] = imag[0][n] - imag[1][n];
+        to[n] = real_[0][n] + real_[1][n];
+        to[part + n] = imag[0][n] + imag[1][n];
+        to[kind + n] = real_[0][n] - real_[1][n];
+        to[kind + part + n] = imag[0][n] - imag[1][n];
     }
 }
 
-/* to [sum or difference, R, U, n] */
 static void mix(Item *item, size v, size u, lanes *to)
 {
     const Pass *p = item->p;
-    const size C = p->channels, N = p->samples, part = p->row_frequencies * item->count;
-    const real *x = item->spectrum + spectrum_at(p, 0, v) + (u * 2 * C * N + item->first) * 2;
-    lanes *total = to + u * item->count, *difference = total + 2 * part;
+    const size C = p->channels, N = p->samples, count = item->count;
+    const size kind = p->row_frequencies * 4 * count;
+    const real *x = item->spectrum + spectrum_at(p, 0, v) + (u * 2 * C * N + item->first) * 3;
     size n = 0;
-    for (; n + SAMPLES <= item->count; n += SAMPLES)
-        mix_tile(SAMPLES, C, N, x + 2 * n, item->kernels, total + n, difference + n, part);
-    for (; n < item->count; n++)
-        mix_tile(1, C, N, x + 2 * n, item->kernels, total + n, difference + n, part);
+    for (; n + TILE <= count; n += TILE)
+        mix_tile(TILE, C, N, x + 3 * n, item->kernels, to + n, kind, count);
+    for (; n + TILE / 2 <= count; n += TILE / 2)
+        mix_tile(TILE / 2, C, N, x + 3 * n, item->kernels, to + n, kind, count);
+    for (; n < count; n++)
+        mix_tile(1, C, N, x + 3 * n, item->kernels, to + n, kind, count);
 }
 
-/* Frequencies ω and π - ω have the same cosines and opposite sines at even pixels, and the reverse
-   at odd pixels. So sums (of u and U-1-u, v and V-1-v) give the cosine series at even and the sine
-   series at odd pixels, differences the others, with half of the frequencies each. */
 INLINE void butterfly(lanes *a, lanes *b, size count)
 {
     for (size i = 0; i < count; i++) {
@@ -412,47 +429,53 @@ INLINE void butterfly(lanes *a, lanes *b, size count)
     }
 }
 
-/* [v or V-1-v, parts, U, n]; `single`: v is its own partner, and the other one is 0. */
-static void fold(lanes *products, size parts, size U, size count, int single)
+/* Sums and differences of u and U-1-u and of v and V-1-v, in place. The frequencies ω and π - ω
+   have the same cosines and opposite sines at even pixels, and the reverse at odd pixels. So the
+   cosine series at even pixels takes the sums, at odd pixels the differences, and the sine series
+   the others: each takes half of the frequencies. `single`: v has no partner. */
+static void fold(lanes *products, size U, size n, int single)
 {
-    const size one = parts * U * count;
-    if (!single)
-        butterfly(products, products + one, one);
-    for (size part = 0; part < (single ? parts : 2 * parts); part++)
+    for (size kind = 0; kind < 2; kind++) {
+        lanes *at = products + kind * U * 4 * n;
+        for (size u = 0; u < U; u++)
+            if (single)
+                memset(at + (u * 4 + 2) * n, 0, 2 * n * sizeof(lanes));
+            else
+                butterfly(at + u * 4 * n, at + (u * 4 + 2) * n, 2 * n);
         for (size u = 0; u < U / 2; u++)
-            butterfly(products + (part * U + u) * count, products + (part * U + U - 1 - u) * count,
-                      count);
+            butterfly(at + u * 4 * n, at + (U - 1 - u) * 4 * n, 4 * n);
+    }
 }
 
-/* The rows [y, n] of one part at folded frequency v. `partner`: whether it belongs to differences. */
-INLINE Vectors rows_at(const Item *item, size v, size part, size partner, size y)
+/* Everything that a product of waves along the rows needs. */
+typedef struct {
+    size height, depth;
+    Numbers waves;
+    Vectors folded, rows;
+} Series;
+
+/* The series of cosines (kind 0) or sines (1) at even (y 0) or odd pixels (1). */
+INLINE Series series(const Item *item, size scale, size v, size n, lanes *products, size kind, size y)
 {
-    const size line = row_size(item->p, item->count), parity = (part + partner) % 2;
-    return (Vectors){item->rows + y * line +
-                         ((v * 2 + parity) * 4 + part) * pitch_of_rows(item->count),
-                     2 * line, 1};
+    const Pass *p = item->p;
+    const size U = p->row_frequencies, h = half(p->row_extents[scale]);
+    const size line = row_size(p, item->count);
+    lanes *from = products + kind * U * 4 * n;
+    lanes *rows = item->rows + y * line + v * panel_size(item->count) + kind * 4 * n;
+    return (Series){
+        (h - y + 1) / 2,
+        kind == y ? ceiling(U, 2) : U / 2,
+        {p->row_waves + (kind * half(p->row_extents[0]) + y) * U, 2 * U, 1},
+        kind == y ? (Vectors){from, 4 * n, 1} : (Vectors){from + (U - 1) * 4 * n, -4 * n, 1},
+        {rows, 2 * line, 1},
+    };
 }
 
-/* Which product of the four [sum or difference, R] a part of the rows is made from. */
-static const size SOURCE[4] = {0, 1, 3, 2};
-
-/* The folded frequencies of a part that rows of one parity are made from: sums from u = 0 up,
-   differences from U - 1 down. Parts 0 and 1 are cosine series in y, 2 and 3 sine series. */
-INLINE size series(size U, size count, size part, size y, lanes *products, Vectors *of)
-{
-    const int sums = (part < 2) == (y == 0);
-    lanes *from = products + SOURCE[part] * U * count;
-    *of = sums ? (Vectors){from, count, 1} : (Vectors){from + (U - 1) * count, -count, 1};
-    return sums ? ceiling(U, 2) : U / 2;
-}
-
-/* Steps 2 to 4 for all maps of a kernel size: rows δy ≥ 0, still transformed along the columns.
-   Their four parts: even real, even imaginary, odd imaginary, odd real; even or odd in δy. */
+/* Steps 2 to 4 for all maps of a kernel size: rows δy ≥ 0, still transformed along the columns. */
 static void make_rows(Item *item, size scale)
 {
     const Pass *p = item->p;
     const size U = p->row_frequencies, V = p->column_frequencies, n = item->count;
-    const size h = half(p->row_extents[scale]), sine = half(p->row_extents[0]) * U;
     for (size v = 0; v < ceiling(V, 2); v++) {
         const int single = v == V - 1 - v;
         for (size partner = 0; partner < 2 - single; partner++) {
@@ -460,21 +483,15 @@ static void make_rows(Item *item, size scale)
             make_columns(p, scale, frequency, item->weight, p->channels, item->columns);
             for (size u = 0; u < U; u++) {
                 make_kernels(p, scale, u, item->columns, p->channels, 1, item->kernels);
-                mix(item, frequency, u, item->products + partner * 4 * U * n);
+                mix(item, frequency, u, item->products + (u * 4 + partner * 2) * n);
             }
         }
-        if (single)
-            memset(item->products + 4 * U * n, 0, 4 * U * n * sizeof(lanes));
-        fold(item->products, 4, U, n, single);
-        for (size partner = 0; partner < 2; partner++)
-            for (size part = 0; part < 4; part++)
-                for (size y = 0; y < least(2, h); y++) {
-                    Vectors from;
-                    const size depth = series(U, n, part, y, item->products + partner * 4 * U * n, &from);
-                    multiply((h - y + 1) / 2, depth, n,
-                             (Numbers){p->row_waves + (part < 2 ? 0 : sine) + y * U, 2 * U, 1}, from,
-                             rows_at(item, v, part, partner, y));
-                }
+        fold(item->products, U, n, single);
+        for (size kind = 0; kind < 2; kind++)
+            for (size y = 0; y < 2; y++) {
+                const Series s = series(item, scale, v, n, item->products, kind, y);
+                multiply(s.height, s.depth, 4 * n, s.waves, s.folded, s.rows);
+            }
     }
 }
 
@@ -492,21 +509,32 @@ INLINE Wave column_wave(const Pass *p, size scale, size parity)
                   cosine + half(p->column_extents[0]) * V};
 }
 
+/* Where the four parts of a row that make up its pixels of one parity lie in a panel. */
+INLINE size part_of(size part, size parity)
+{
+    static const size first[4] = {0, 3, 5, 6};
+    return first[part] ^ (2 * parity);
+}
+
 /* Step 5: a few pixels δx ≥ 0 of one row: at (+, +), (+, -), (-, +), (-, -) of (δy, δx). */
-INLINE void synthesise(int across, Wave w, size x, const lanes *panel, size pitch,
+INLINE void synthesise(int across, Wave w, size x, size parity, size samples, const lanes *panel,
                        lanes pixels[ACROSS][4])
 {
     lanes sum[ACROSS][4];
     for (int i = 0; i < across; i++)
         sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = splat(0);
-    for (size v = 0; v < w.V; v++, panel += 8 * pitch)
+    const lanes *first = panel + part_of(0, parity) * samples;
+    const lanes *second = panel + part_of(1, parity) * samples;
+    const lanes *third = panel + part_of(2, parity) * samples;
+    const lanes *fourth = panel + part_of(3, parity) * samples;
+    for (size v = 0, at = 0; v < w.V; v++, at += panel_size(samples))
         for (int i = 0; i < across; i++) {
             const lanes c = splat(w.cosine[(x + i) * w.step + v]);
             const lanes s = splat(w.sine[(x + i) * w.step + v]);
-            sum[i][0] += c * panel[0];
-            sum[i][1] += s * panel[pitch];
-            sum[i][2] += c * panel[2 * pitch];
-            sum[i][3] += s * panel[3 * pitch];
+            sum[i][0] += c * first[at];
+            sum[i][1] += s * second[at];
+            sum[i][2] += c * third[at];
+            sum[i][3] += s * fourth[at];
         }
     for (int i = 0; i < across; i++) {
         const lanes right = sum[i][0] - sum[i][1], left = sum[i][0] + sum[i][1];
@@ -528,26 +556,32 @@ typedef void Visitor(void *context, size x, const lanes pixels[4]);
 
 INLINE void visit_row(const Item *item, size scale, size y, size n, Visitor *visit, void *context)
 {
-    const size pitch = pitch_of_rows(item->count);
     const size height = item->p->row_extents[scale], width = item->p->column_extents[scale];
+    const lanes *panel = item->rows + y * row_size(item->p, item->count) + n;
     const lanes none = splat(-__builtin_inf());
     const int last_row = 2 * y == height; /* of an even extent, on the side δ < 0 only */
     for (size parity = 0; parity < 2; parity++) {
         const Wave w = column_wave(item->p, scale, parity);
-        const lanes *from = item->rows + y * row_size(item->p, item->count) + parity * 4 * pitch + n;
-        lanes pixels[ACROSS][4];
-        for (size x = 0; x < w.width;) {
-            const int count = x + ACROSS <= w.width ? ACROSS : 1;
-            if (count == ACROSS)
-                synthesise(ACROSS, w, x, from, pitch, pixels);
-            else
-                synthesise(1, w, x, from, pitch, pixels);
-            for (int i = 0; i < count; i++, x++) {
+        for (size x = 0; x < w.width; x += ACROSS) {
+            lanes pixels[ACROSS][4];
+            const int count = (int)least(ACROSS, w.width - x);
+            switch (count) {
+            case 1: synthesise(1, w, x, parity, item->count, panel, pixels); break;
+            case 2: synthesise(2, w, x, parity, item->count, panel, pixels); break;
+            case 3: synthesise(3, w, x, parity, item->count, panel, pixels); break;
+#if ACROSS > 3
+            case 4: synthesise(4, w, x, parity, item->count, panel, pixels); break;
+            case 5: synthesise(5, w, x, parity, item->count, panel, pixels); break;
+            case 6: synthesise(6, w, x, parity, item->count, panel, pixels); break;
+#endif
+            }
+            for (int i = 0; i < count; i++) {
+                const size column = 2 * (x + i) + parity;
                 if (last_row)
                     pixels[i][0] = pixels[i][1] = none;
-                if (2 * (2 * x + parity) == width)
+                if (2 * column == width)
                     pixels[i][0] = pixels[i][2] = none;
-                visit(context, 2 * x + parity, pixels[i]);
+                visit(context, column, pixels[i]);
             }
         }
     }
@@ -861,12 +895,13 @@ typedef struct {
     lanes *all_rows;      /* rows of all maps; slices only */
     size *active;         /* samples that a kernel size has a gradient of */
     lanes *line;          /* [w, 4] */
-    lanes *products;      /* [v or V-1-v, ±, R, U, n] gradient of the products */
+    lanes *products;      /* [±, U, v or V-1-v, R, n] gradient of the products */
+    lanes *sums;          /* [±, n] of real and imaginary parts */
     lanes *kernel_grad;   /* [even or odd, U, R, C] */
     lanes *column_grad;   /* [r, R, C] */
     lanes *weight_grad;   /* [q, r, C] */
     lanes *turned_weight; /* [q, r, O, C] with vectors of input channels */
-    lanes *turned_columns, *turned_kernels; /* [r, R, O, C], [±, O, R, C] */
+    lanes *turned_columns, *turned_kernels; /* [r, R, O, C], [±, O, 3, C] */
     real *spectrum_grad;  /* of its block of outputs: [V, U, ±, N, R, C] */
 } Adjoint;
 
@@ -902,12 +937,13 @@ static Adjoint take_adjoint(const Pass *p, size block, Arena *arena)
     a.active = TAKE(arena, size, block);
     a.line = TAKE(arena, lanes, w * 4);
     a.products = TAKE(arena, lanes, 8 * U * block);
+    a.sums = TAKE(arena, lanes, 2 * block);
     a.kernel_grad = TAKE(arena, lanes, 4 * U * C);
     a.column_grad = TAKE(arena, lanes, r * 2 * C);
     a.weight_grad = TAKE(arena, lanes, r * r * C);
     a.turned_weight = TAKE(arena, lanes, r * r * LANES * Cv);
     a.turned_columns = TAKE(arena, lanes, r * 2 * LANES * Cv);
-    a.turned_kernels = TAKE(arena, lanes, 4 * LANES * Cv);
+    a.turned_kernels = TAKE(arena, lanes, 6 * LANES * Cv);
     return a;
 }
 
@@ -939,9 +975,9 @@ static void gather(Adjoint *a, const real *grad, size map, size start, size exte
                 }
 }
 
-/* Transpose of `synthesise`, for a few column frequencies: line [w, 4] -> panel [V, 4]. */
-INLINE void synthesise_adjoint(int count, Wave w, size v, const lanes *line, lanes *panel,
-                               size pitch)
+/* Transpose of `synthesise`, for a few column frequencies: line [w, 4] -> panel. */
+INLINE void synthesise_adjoint(int count, Wave w, size v, size parity, size samples, const lanes *line,
+                               lanes *panel)
 {
     lanes sum[ACROSS][4];
     for (int i = 0; i < count; i++)
@@ -956,7 +992,7 @@ INLINE void synthesise_adjoint(int count, Wave w, size v, const lanes *line, lan
         }
     for (int i = 0; i < count; i++)
         for (int part = 0; part < 4; part++)
-            panel[((v + i) * 8 + part) * pitch] = sum[i][part];
+            panel[(v + i) * panel_size(samples) + part_of(part, parity) * samples] = sum[i][part];
 }
 
 /* The part of a row of pixels that belongs to a kernel size, prepared for the sums over x. */
@@ -987,25 +1023,27 @@ static int prepare_line(const Adjoint *a, size scale, size y, size n, size width
 static int make_rows_adjoint(Adjoint *a, size scale, lanes *rows)
 {
     const Pass *p = a->item.p;
-    const size samples = a->item.count, pitch = pitch_of_rows(samples), line = row_size(p, samples);
+    const size samples = a->item.count, panel = panel_size(samples), line = row_size(p, samples);
     int some = 0;
     for (size y = 0; y < half(p->row_extents[scale]); y++)
         for (size n = 0; n < samples; n++) {
             lanes *to = rows + y * line + n;
-            if (!prepare_line(a, scale, y, n, half(p->column_extents[scale]))) {
-                for (size i = 0; i < line; i += pitch)
-                    to[i] = splat(0);
-                continue;
-            }
-            for (size parity = 0; parity < 2; parity++, to += 4 * pitch) {
+            const int any_here = prepare_line(a, scale, y, n, half(p->column_extents[scale]));
+            some |= any_here;
+            for (size parity = 0; parity < 2; parity++) {
                 const Wave w = column_wave(p, scale, parity);
                 size v = 0;
+                if (!any_here)
+                    for (; v < w.V; v++)
+                        for (size part = 0; part < 4; part++)
+                            to[v * panel + part_of(part, parity) * samples] = splat(0);
                 for (; v + ACROSS <= w.V; v += ACROSS)
-                    synthesise_adjoint(ACROSS, w, v, a->line + parity * 4, to, pitch);
+                    synthesise_adjoint(ACROSS, w, v, parity, samples, a->line + parity * 4, to);
+                for (; v + 3 <= w.V; v += 3)
+                    synthesise_adjoint(3, w, v, parity, samples, a->line + parity * 4, to);
                 for (; v < w.V; v++)
-                    synthesise_adjoint(1, w, v, a->line + parity * 4, to, pitch);
+                    synthesise_adjoint(1, w, v, parity, samples, a->line + parity * 4, to);
             }
-            some = 1;
         }
     return some;
 }
@@ -1014,17 +1052,19 @@ static int make_rows_adjoint(Adjoint *a, size scale, lanes *rows)
 static size select_rows(Adjoint *a, size scale)
 {
     const Item *item = &a->item;
-    const size pitch = pitch_of_rows(item->count);
-    const size length = half(item->p->row_extents[scale]) * row_size(item->p, item->count);
+    const size samples = item->count, panel = panel_size(samples);
+    const size length = half(item->p->row_extents[scale]) * row_size(item->p, samples);
     size count = 0;
-    for (size n = 0; n < item->count; n++) {
-        const mask won = item->winner[n] == fill(scale);
-        if (!any(won))
-            continue;
-        for (size i = 0; i < length; i += pitch)
-            item->rows[i + count] = choose(won, a->all_rows[i + n], splat(0));
-        a->active[count++] = n;
-    }
+    for (size n = 0; n < samples; n++)
+        if (any(item->winner[n] == fill(scale)))
+            a->active[count++] = n;
+    for (size at = 0; at < length; at += panel)
+        for (size part = 0; part < 8; part++)
+            for (size i = 0; i < count; i++) {
+                const size n = a->active[i];
+                item->rows[at + part * count + i] = choose(
+                    item->winner[n] == fill(scale), a->all_rows[at + part * samples + n], splat(0));
+            }
     return count;
 }
 
@@ -1032,57 +1072,55 @@ static size select_rows(Adjoint *a, size scale)
 static void make_products(Adjoint *a, size scale, size v, size count)
 {
     const Pass *p = a->item.p;
-    const size U = p->row_frequencies, h = half(p->row_extents[scale]), one = 4 * U * count;
-    const size sine = half(p->row_extents[0]) * U;
-    const int single = v == p->column_frequencies - 1 - v;
-    memset(a->products, 0, (h < 2) * 2 * one * sizeof(lanes)); /* without odd rows */
-    for (size partner = 0; partner < 2 - single; partner++)
-        for (size part = 0; part < 4; part++)
-            for (size y = 0; y < least(2, h); y++) {
-                Vectors to;
-                const size height = series(U, count, part, y, a->products + partner * one, &to);
-                multiply(height, (h - y + 1) / 2, count,
-                         (Numbers){p->row_waves + (part < 2 ? 0 : sine) + y * U, 1, 2 * U},
-                         rows_at(&a->item, v, part, partner, y), to);
-            }
-    fold(a->products, 4, U, count, single);
-    for (size partner = 0; partner < 2 - single; partner++)
-        butterfly(a->products + partner * one, a->products + partner * one + one / 2, one / 2);
+    const size U = p->row_frequencies, kind = U * 4 * count;
+    if (p->row_extents[scale] == 1) /* there are no odd rows */
+        memset(a->products, 0, 2 * kind * sizeof(lanes));
+    for (size k = 0; k < 2; k++)
+        for (size y = 0; y < 2; y++) {
+            const Series s = series(&a->item, scale, v, count, a->products, k, y);
+            const Numbers waves = {s.waves.at, 1, s.waves.row};
+            if (s.height)
+                multiply(s.depth, s.height, 4 * count, waves, s.rows, s.folded);
+        }
+    fold(a->products, U, count, v == p->column_frequencies - 1 - v);
+    butterfly(a->products, a->products + kind, kind);
 }
 
-/* Step 3 transposed for the kernels: a few input channels at -u and u. */
-INLINE void mix_kernels(int count, size samples, const size *active, size N, const real *x, size sign,
-                        const lanes *products, size part, lanes real_[], lanes imag[])
+/* Step 3 transposed for the kernels: a few input channels, at -u or u. */
+INLINE void mix_kernels(int count, size samples, const size *active, size N, const real *x,
+                        const lanes *products, lanes real_[], lanes imag[])
 {
+    lanes m[TILE], bd[TILE], as[TILE];
     for (int c = 0; c < count; c++)
-        real_[c] = imag[c] = splat(0);
+        m[c] = bd[c] = as[c] = splat(0);
     for (size i = 0; i < samples; i++) {
-        const lanes g = products[sign * 2 * part + i], g_imag = products[(sign * 2 + 1) * part + i];
+        const lanes g = products[i], g_imag = products[samples + i];
+        const lanes sum = g + g_imag, difference = g - g_imag;
         for (int c = 0; c < count; c++) {
-            const real *at = x + (c * N + active[i]) * 2;
-            const lanes x_real = splat(at[0]), x_imag = splat(at[1]);
-            real_[c] += x_real * g;
-            imag[c] += x_imag * g;
-            real_[c] += x_imag * g_imag;
-            imag[c] -= x_real * g_imag;
+            const real *at = x + (c * N + active[i]) * 3;
+            as[c] += splat(at[0]) * sum;
+            bd[c] += splat(at[1]) * difference;
+            m[c] += splat(at[2]) * g;
         }
     }
+    for (int c = 0; c < count; c++) {
+        real_[c] = m[c] - bd[c];
+        imag[c] = m[c] - as[c];
+    }
 }
-
-#define CHANNELS (2 * SAMPLES)
 
 INLINE void add_kernels(Adjoint *a, const lanes *products, int count, size c, size v, size u,
                         size samples)
 {
     const Item *item = &a->item;
     const Pass *p = item->p;
-    const size C = p->channels, N = p->samples, part = p->row_frequencies * samples;
-    const real *x = item->spectrum + spectrum_at(p, 0, v) + ((u * 2 * C + c) * N + item->first) * 2;
-    lanes real_[2][CHANNELS], imag[2][CHANNELS];
+    const size C = p->channels, N = p->samples, U = p->row_frequencies;
+    const real *x = item->spectrum + spectrum_at(p, 0, v) + ((u * 2 * C + c) * N + item->first) * 3;
+    lanes real_[2][TILE], imag[2][TILE];
     for (size sign = 0; sign < 2; sign++)
-        mix_kernels(count, samples, a->active, N, x + sign * C * N * 2, sign, products + u * samples,
-                    part, real_[sign], imag[sign]);
-    lanes *even = a->kernel_grad + u * 2 * C + c, *odd = even + p->row_frequencies * 2 * C;
+        mix_kernels(count, samples, a->active, N, x + sign * C * N * 3,
+                    products + sign * U * 4 * samples, real_[sign], imag[sign]);
+    lanes *even = a->kernel_grad + u * 2 * C + c, *odd = even + U * 2 * C;
     for (int i = 0; i < count; i++) {
         even[i] = real_[0][i] + real_[1][i];
         even[C + i] = imag[0][i] + imag[1][i];
@@ -1112,45 +1150,53 @@ static void add_weight(Adjoint *a, size scale, size v)
 }
 
 /* Step 3 transposed for the input: a few samples, one vector of channels, at -u or u. */
-INLINE void mix_input(int count, size outputs, size Cv, const real *products, size part,
-                      const lanes *kernels, lanes *to[])
+INLINE void mix_input(int count, size samples, size outputs, size Cv, const real *products,
+                      const real *sums, const lanes *kernels, lanes *to[])
 {
-    lanes real_[CHANNELS], imag[CHANNELS];
+    lanes m[TILE], imag_s[TILE], real_d[TILE];
     for (int n = 0; n < count; n++)
-        real_[n] = imag[n] = splat(0);
+        m[n] = imag_s[n] = real_d[n] = splat(0);
     for (size o = 0; o < outputs; o++) {
-        const lanes kernel = kernels[o * 2 * Cv], kernel_imag = kernels[(o * 2 + 1) * Cv];
+        const lanes *kernel = kernels + o * 3 * Cv;
         for (int n = 0; n < count; n++) {
-            const lanes g = splat(products[n * LANES + o]);
-            const lanes g_imag = splat(products[(part + n) * LANES + o]);
-            real_[n] += g * kernel;
-            imag[n] += g_imag * kernel;
-            real_[n] -= g_imag * kernel_imag;
-            imag[n] += g * kernel_imag;
+            m[n] += splat(sums[n * LANES + o]) * kernel[0];
+            imag_s[n] += splat(products[(samples + n) * LANES + o]) * kernel[Cv];
+            real_d[n] += splat(products[n * LANES + o]) * kernel[2 * Cv];
         }
     }
     for (int n = 0; n < count; n++) {
-        to[n][0] += real_[n];
-        to[n][Cv] += imag[n];
+        to[n][0] += m[n] - imag_s[n];
+        to[n][Cv] += m[n] - real_d[n];
     }
 }
 
 INLINE void add_samples(Adjoint *a, const lanes *products, int count, size i, size samples, size v,
-                        size u)
+                        size u, size sign)
 {
     const Item *item = &a->item;
     const Pass *p = item->p;
-    const size U = p->row_frequencies, N = p->samples, Cv = channel_vectors(p), part = U * samples;
-    for (size sign = 0; sign < 2; sign++)
-        for (size c = 0; c < Cv; c++) {
-            lanes *to[CHANNELS];
-            for (int n = 0; n < count; n++)
-                to[n] = (lanes *)a->spectrum_grad +
-                        (((v * U + u) * 2 + sign) * N + item->first + a->active[i + n]) * 2 * Cv + c;
-            mix_input(count, item->width, Cv,
-                      (const real *)(products + sign * 2 * part + u * samples + i), part,
-                      a->turned_kernels + sign * 2 * LANES * Cv + c, to);
-        }
+    const size N = p->samples, Cv = channel_vectors(p);
+    real *grad = a->spectrum_grad + ((v * p->row_frequencies + u) * 2 + sign) * N * 2 * Cv * LANES;
+    for (size c = 0; c < Cv; c++) {
+        lanes *to[TILE];
+        for (int n = 0; n < count; n++)
+            to[n] = (lanes *)grad + (item->first + a->active[i + n]) * 2 * Cv + c;
+        mix_input(count, samples, item->width, Cv, (const real *)(products + i),
+                  (const real *)(a->sums + i), a->turned_kernels + sign * 3 * LANES * Cv + c, to);
+    }
+}
+
+static void add_input(Adjoint *a, const lanes *products, size v, size u, size samples)
+{
+    for (size sign = 0; sign < 2; sign++, products += a->item.p->row_frequencies * 4 * samples) {
+        size i = 0;
+        for (size n = 0; n < samples; n++)
+            a->sums[n] = products[n] + products[samples + n];
+        for (; i + TILE <= samples; i += TILE)
+            add_samples(a, products, TILE, i, samples, v, u, sign);
+        for (; i < samples; i++)
+            add_samples(a, products, 1, i, samples, v, u, sign);
+    }
 }
 
 /* Steps 3 and 2 transposed, at one column frequency. */
@@ -1160,10 +1206,10 @@ static void add_frequency(Adjoint *a, const lanes *products, size scale, size v,
     const size U = p->row_frequencies, C = p->channels, vectors = channel_vectors(p);
     for (size u = 0; u < U; u++) {
         size c = 0;
-        for (; c + CHANNELS <= C; c += CHANNELS)
-            add_kernels(a, products, CHANNELS, c, v, u, samples);
+        for (; c + TILE <= C; c += TILE)
+            add_kernels(a, products + u * 4 * samples, TILE, c, v, u, samples);
         for (; c < C; c++)
-            add_kernels(a, products, 1, c, v, u, samples);
+            add_kernels(a, products + u * 4 * samples, 1, c, v, u, samples);
     }
     add_weight(a, scale, v);
     if (!p->x_grad)
@@ -1171,22 +1217,18 @@ static void add_frequency(Adjoint *a, const lanes *products, size scale, size v,
     make_columns(p, scale, v, a->turned_weight, LANES * vectors, a->turned_columns);
     for (size u = 0; u < U; u++) {
         make_kernels(p, scale, u, a->turned_columns, LANES * vectors, vectors, a->turned_kernels);
-        size i = 0;
-        for (; i + CHANNELS <= samples; i += CHANNELS)
-            add_samples(a, products, CHANNELS, i, samples, v, u);
-        for (; i < samples; i++)
-            add_samples(a, products, 1, i, samples, v, u);
+        add_input(a, products + u * 4 * samples, v, u, samples);
     }
 }
 
 static void add_scale(Adjoint *a, size scale, size samples)
 {
-    const size U = a->item.p->row_frequencies, V = a->item.p->column_frequencies;
+    const size V = a->item.p->column_frequencies;
     for (size v = 0; v < ceiling(V, 2); v++) {
         make_products(a, scale, v, samples);
         add_frequency(a, a->products, scale, v, samples);
         if (v != V - 1 - v)
-            add_frequency(a, a->products + 4 * U * samples, scale, V - 1 - v, samples);
+            add_frequency(a, a->products + 2 * samples, scale, V - 1 - v, samples);
     }
 }
 
