@@ -161,43 +161,57 @@ static void *take(Arena *arena, size count, size bytes)
 
 #define TAKE(arena, type, count) ((type *)take(arena, count, sizeof(type)))
 
-/* How a pass is cut into items. */
+/* ---- How a pass is cut into items. ---- */
+
 typedef struct {
     size output_blocks, sample_blocks, block; /* block: samples of an item */
 } Cut;
 
+#define CACHE (4 << 20)
+
+/* As many samples as a cache holds, but enough of them to share the kernels' spectra. */
+INLINE size samples_of_item(const Pass *p)
+{
+    const size h = half(p->row_extents[0]), w = half(p->column_extents[0]), C = p->channels;
+    const size spectrum = 6 * p->row_frequencies * p->column_frequencies * C;
+    const size rows = 4 * h * p->column_frequencies, pixels = p->pool == PIXEL ? 8 * h * w : 0;
+    const size sample = spectrum * (size)sizeof(real) + (rows + pixels) * BYTES;
+    return most(1, most(CACHE / sample, 16 * C * p->functions / (6 * C + 4 * h)));
+}
+
+/* Sums over samples must not depend on the number of threads, so neither does a backward pass. */
 INLINE Cut cut(const Pass *p)
 {
     const size output_blocks = p->groups * ceiling(p->outputs, LANES);
-    const size wanted = least(p->samples, ceiling(p->threads, output_blocks));
-    const size block = ceiling(p->samples, wanted);
+    size blocks = ceiling(p->samples, samples_of_item(p));
+    if (!p->grad)
+        blocks = least(p->samples, most(blocks, ceiling(p->threads, output_blocks)));
+    const size block = ceiling(p->samples, blocks);
     return (Cut){output_blocks, ceiling(p->samples, block), block};
 }
 
 /* ---- Step 1: the input's spectrum. ---- */
-
-#define TOGETHER 16 /* samples whose spectra are written side by side */
 
 INLINE size pitch_of(const Pass *p) { return ceiling(2 * p->column_frequencies, LANES); }
 
 /* A complex product takes three real ones, for which there are three numbers on either side:
    (a + ib) (k - il) = (m - bd) + i (m - as), with m = (a + b) k, s = k + l, d = k - l.
 
-   Where the spectrum of a group begins at column frequency v: [U, ±, C, N, (a, b, a + b)]. */
-INLINE size spectrum_at(const Pass *p, size g, size v)
+   Numbers of the spectrum of a group and a block of samples: [V, U, ±, C, n, (a, b, a + b)]. */
+INLINE size spectrum_size(const Pass *p, size block)
 {
-    return (g * p->column_frequencies + v) * p->row_frequencies * 6 * p->channels * p->samples;
+    return p->column_frequencies * p->row_frequencies * 6 * p->channels * block;
 }
 
 typedef struct {
     lanes *rows, *planes;
 } Analysis;
 
-static Analysis take_analysis(const Pass *p, Arena *arena)
+static Analysis take_analysis(const Pass *p, size block, Arena *arena)
 {
     const size pitch = pitch_of(p);
     return (Analysis){TAKE(arena, lanes, p->height * pitch),
-                      TAKE(arena, lanes, TOGETHER * 2 * p->row_frequencies * pitch)};
+                      TAKE(arena, lanes, block * 2 * p->row_frequencies * pitch)};
 }
 
 INLINE void write_number(real *to, real a, real b)
@@ -207,11 +221,15 @@ INLINE void write_number(real *to, real a, real b)
     to[2] = a + b;
 }
 
-static void analyse(const Pass *p, lanes *column_waves, Analysis a, size channel, size first,
-                    size count, real *spectrum)
+/* One channel of a block of samples. */
+static void analyse(const Pass *p, lanes *column_waves, Analysis a, Cut cut, size channel, size index,
+                    real *spectrum)
 {
     const size H = p->height, W = p->width, U = p->row_frequencies, V = p->column_frequencies;
-    const size C = p->channels, N = p->samples, pitch = pitch_of(p), plane = 2 * U * pitch * LANES;
+    const size C = p->channels, pitch = pitch_of(p), plane = 2 * U * pitch * LANES;
+    const size first = index * cut.block, count = least(cut.block, p->samples - first);
+    const size other = 3 * C * cut.block;
+    spectrum += (channel / C * cut.sample_blocks + index) * spectrum_size(p, cut.block);
     for (size n = 0; n < count; n++) {
         const real *image = p->x + ((first + n) * p->groups * C + channel) * H * W;
         const Vectors rows = {a.rows, pitch, 1}, planes = {a.planes + n * 2 * U * pitch, pitch, 1};
@@ -222,12 +240,11 @@ static void analyse(const Pass *p, lanes *column_waves, Analysis a, size channel
         for (size v = 0; v < V; v++) {
             const real *even = (const real *)a.planes + u * pitch * LANES + v;
             const real *odd = even + U * pitch * LANES;
-            real *to = spectrum + spectrum_at(p, channel / C, v) +
-                       ((u * 2 * C + channel % C) * N + first) * 3;
+            real *to = spectrum + (v * U + u) * 2 * other + channel % C * cut.block * 3;
             for (size n = 0; n < count; n++, even += plane, odd += plane, to += 3) {
                 const real cc = even[0], cs = even[V], sc = odd[0], ss = odd[V];
                 write_number(to, cc - ss, -(sc + cs));
-                write_number(to + 3 * C * N, cc + ss, sc - cs);
+                write_number(to + other, cc + ss, sc - cs);
             }
         }
 }
@@ -236,8 +253,9 @@ static void analyse(const Pass *p, lanes *column_waves, Analysis a, size channel
 
 typedef struct {
     const Pass *p;
-    const real *spectrum;   /* of its group */
+    const real *spectrum;   /* of its group and samples */
     size group, output, first, count, width; /* outputs from `output`, samples from `first` */
+    size block;             /* samples between channels of the spectrum */
     lanes *weight;          /* [q, r, C] */
     lanes *columns;         /* [r, R, C] */
     lanes *kernels;         /* [±, C, (k, k + l, k - l)] */
@@ -287,7 +305,9 @@ static void start_item(Item *item, const real *spectrum, Cut c, size index)
     item->width = least(LANES, O - item->output);
     item->first = index % c.sample_blocks * c.block;
     item->count = least(c.block, p->samples - item->first);
-    item->spectrum = spectrum + spectrum_at(p, item->group, 0);
+    item->block = c.block;
+    item->spectrum = spectrum + (item->group * c.sample_blocks + index % c.sample_blocks) *
+                                    spectrum_size(p, c.block);
     memset(item->weight, 0, r * r * C * sizeof(lanes));
     for (size f = 0; f < r * r; f++)
         for (size c_ = 0; c_ < C; c_++)
@@ -405,12 +425,18 @@ INLINE void mix_tile(int count, size C, size N, const real *x, const lanes *kern
     }
 }
 
+INLINE const real *spectrum_at(const Item *item, size v, size u)
+{
+    const Pass *p = item->p;
+    return item->spectrum + (v * p->row_frequencies + u) * 6 * p->channels * item->block;
+}
+
 static void mix(Item *item, size v, size u, lanes *to)
 {
     const Pass *p = item->p;
-    const size C = p->channels, N = p->samples, count = item->count;
+    const size C = p->channels, N = item->block, count = item->count;
     const size kind = p->row_frequencies * 4 * count;
-    const real *x = item->spectrum + spectrum_at(p, 0, v) + (u * 2 * C * N + item->first) * 3;
+    const real *x = spectrum_at(item, v, u);
     size n = 0;
     for (; n + TILE <= count; n += TILE)
         mix_tile(TILE, C, N, x + 3 * n, item->kernels, to + n, kind, count);
@@ -913,15 +939,6 @@ INLINE size spectrum_grad_size(const Pass *p)
     return p->column_frequencies * p->row_frequencies * 4 * p->samples * channel_vectors(p) * LANES;
 }
 
-/* Sums over samples must not depend on the number of threads, so neither does the cut. */
-#define BLOCK 8
-
-INLINE Cut cut_backward(const Pass *p)
-{
-    const size block = least(p->samples, BLOCK);
-    return (Cut){p->groups * ceiling(p->outputs, LANES), ceiling(p->samples, block), block};
-}
-
 static Adjoint take_adjoint(const Pass *p, size block, Arena *arena)
 {
     const size r = p->functions, C = p->channels, U = p->row_frequencies;
@@ -1114,8 +1131,8 @@ INLINE void add_kernels(Adjoint *a, const lanes *products, int count, size c, si
 {
     const Item *item = &a->item;
     const Pass *p = item->p;
-    const size C = p->channels, N = p->samples, U = p->row_frequencies;
-    const real *x = item->spectrum + spectrum_at(p, 0, v) + ((u * 2 * C + c) * N + item->first) * 3;
+    const size C = p->channels, N = item->block, U = p->row_frequencies;
+    const real *x = spectrum_at(item, v, u) + c * N * 3;
     lanes real_[2][TILE], imag[2][TILE];
     for (size sign = 0; sign < 2; sign++)
         mix_kernels(count, samples, a->active, N, x + sign * C * N * 3,
@@ -1357,13 +1374,13 @@ typedef struct {
 
 static Layout lay_out(const Pass *p, Arena *arena)
 {
-    const Cut c = p->grad ? cut_backward(p) : cut(p);
+    const Cut c = cut(p);
     const size turned = p->grad && p->x_grad;
     Arena analysis = {0}, item = {0}, input = {0};
     Layout l = {0};
     l.column_waves = TAKE(arena, lanes, p->width * pitch_of(p));
-    l.spectrum = TAKE(arena, real, spectrum_at(p, p->groups, 0));
-    take_analysis(p, &analysis);
+    l.spectrum = TAKE(arena, real, p->groups * c.sample_blocks * spectrum_size(p, c.block));
+    take_analysis(p, c.block, &analysis);
     if (p->grad) {
         l.weight_grads = TAKE(arena, lanes, c.output_blocks * c.sample_blocks * p->functions *
                                                 p->functions * p->channels);
@@ -1392,20 +1409,14 @@ static void pad_rows(size count, size length, const real *from, lanes *to)
 }
 
 /* Analyse all images; to be called by all threads of a team. */
-static void analyse_all(const Pass *p, Layout l, char *own)
+static void analyse_all(const Pass *p, Cut c, Layout l, char *own)
 {
     Arena arena = {own, 0};
-    const Analysis a = take_analysis(p, &arena);
-    const size channels = p->groups * p->channels, parts = ceiling(p->samples, TOGETHER);
-    const size blocks = least(p->samples, most(parts, ceiling(p->threads, channels)));
-    const size together = ceiling(p->samples, blocks);
-    const size images = channels * ceiling(p->samples, together);
+    const Analysis a = take_analysis(p, c.block, &arena);
+    const size channels = p->groups * p->channels;
 #pragma omp for schedule(dynamic)
-    for (size i = 0; i < images; i++) {
-        const size start = i / channels * together;
-        analyse(p, l.column_waves, a, i % channels, start, least(together, p->samples - start),
-                l.spectrum);
-    }
+    for (size i = 0; i < channels * c.sample_blocks; i++)
+        analyse(p, l.column_waves, a, c, i / c.sample_blocks, i % c.sample_blocks, l.spectrum);
 }
 
 /* What the caller checks and counts with: bytes of a `Pass`, numbers in a vector. */
@@ -1432,7 +1443,7 @@ EXPORTED int JOIN(NAME, _forward)(const Pass *p)
 #pragma omp parallel num_threads((int)p->threads)
     {
         char *own = l.rest + THREAD * l.per_thread;
-        analyse_all(p, l, own);
+        analyse_all(p, c, l, own);
         Arena arena = {own, 0};
         Item item = take_item(p, c.block, &arena);
         if (p->pool != PIXEL || !p->track)
@@ -1470,7 +1481,7 @@ EXPORTED int JOIN(NAME, _backward)(const Pass *p)
     const Layout l = lay_out(p, &arena);
     if (arena.used > p->scratch_bytes)
         return 1;
-    const Cut c = cut_backward(p);
+    const Cut c = cut(p);
     const size items = c.output_blocks * c.sample_blocks;
     const size length = p->functions * p->functions * p->channels;
     const size vectors = channel_vectors(p), images = p->groups * p->samples * vectors;
@@ -1478,7 +1489,7 @@ EXPORTED int JOIN(NAME, _backward)(const Pass *p)
 #pragma omp parallel num_threads((int)p->threads)
     {
         char *own = l.rest + THREAD * l.per_thread;
-        analyse_all(p, l, own);
+        analyse_all(p, c, l, own);
         Arena arena = {own, 0}, input = {own, 0};
         Adjoint a = take_adjoint(p, c.block, &arena);
 #pragma omp for schedule(dynamic)
