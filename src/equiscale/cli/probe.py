@@ -141,8 +141,8 @@ def probe(
         torch.set_num_threads(threads)
     changes = {
         "canvas": canvas,
-        "mean": _parse_numbers(mean),
-        "std": _parse_numbers(std),
+        "mean": options.parse_numbers("--mean", mean, float),
+        "std": options.parse_numbers("--std", std, float),
         "crop": crop,
     }
     names = read_class_names(class_names) if class_names else None
@@ -204,13 +204,6 @@ def _change(network: Network, changes: dict[str, Any]) -> Network:
     if len(given) < len(changes):
         origin += f"; the rest: {network.preprocess.origin}"
     return replace(network, preprocess=replace(network.preprocess, **given, origin=origin))
-
-
-def _parse_numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(word) for word in options.split_names(text))
-    except ValueError:
-        raise OptionError(f"mean and std: write numbers, as in 0.5,0.5,0.5; got {text!r}") from None
 
 
 @contextmanager
