@@ -10,7 +10,14 @@ if TYPE_CHECKING:
     from equiscale.core.errors import EquiscaleError
     from equiscale.core.spec import Scenario, Split
     from equiscale.data.dataset import StirDataset, load_dataset
-    from equiscale.layers import ScaleChannels, ScalePool, SConv2d, convert, scale_channels
+    from equiscale.layers import (
+        ObjectSearch,
+        ScaleChannels,
+        ScalePool,
+        SConv2d,
+        convert,
+        scale_channels,
+    )
     from equiscale.models import (
         create_model,
         list_models,
@@ -27,6 +34,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Benchmark": "equiscale.benchmarking",
     "EquiscaleError": "equiscale.core.errors",
+    "ObjectSearch": "equiscale.layers",
     "SConv2d": "equiscale.layers",
     "ScaleChannels": "equiscale.layers",
     "ScalePool": "equiscale.layers",
@@ -51,6 +59,7 @@ _ROOMS = ("analysis", "data", "layers", "metrics", "models", "testing")
 __all__ = [
     "Benchmark",
     "EquiscaleError",
+    "ObjectSearch",
     "SConv2d",
     "ScaleChannels",
     "ScalePool",
