@@ -189,12 +189,13 @@ Predict = Callable[[Tensor, list[Box]], Tensor]
 # --- Pictures -------------------------------------------------------------------------------------
 
 
+def number(text: str) -> int:
+    """Return the number that a name is split by."""
+    return int(hashlib.sha256(text.encode()).hexdigest(), 16)
+
+
 def half(held_out: bool) -> tuple[list[str], list[str]]:
     """Return the stamps and scenes of one half."""
-
-    def number(text: str) -> int:
-        return int(hashlib.sha256(text.encode()).hexdigest(), 16)
-
     stamps = [name for name, label in LABELS.items() if number(str(label)) % 2 == held_out]
     return stamps, sorted(SCENES, key=number)[int(held_out) :: 2]
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         register_model,
         save_model,
     )
+    from equiscale.training.augmentation import RandomObjectSize
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ _HOME = {
     "Benchmark": "equiscale.benchmarking",
     "EquiscaleError": "equiscale.core.errors",
     "ObjectSearch": "equiscale.layers",
+    "RandomObjectSize": "equiscale.training.augmentation",
     "SConv2d": "equiscale.layers",
     "ScaleChannels": "equiscale.layers",
     "ScalePool": "equiscale.layers",
@@ -60,6 +62,7 @@ __all__ = [
     "Benchmark",
     "EquiscaleError",
     "ObjectSearch",
+    "RandomObjectSize",
     "SConv2d",
     "ScaleChannels",
     "ScalePool",
