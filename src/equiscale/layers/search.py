@@ -18,12 +18,12 @@ from equiscale.layers.wrapping import Wrapper
 WINDOWS = (1.0, 5 / 7, 3 / 7)
 """Sides of the windows that are classified, relative to the feature map."""
 
-NEAR = (0.5,)
-CLOSE = (0.36, 0.25)
-"""Sides of the views of the second and of the third look, relative to the image."""
+NEAR = 0.5
+CLOSE = (0.5, 0.2)
+"""Side of the views of the second look, and range of those of the third, relative to the image."""
 
-QUARTERS = ((0.5, 0.5), (0.25, 0.25), (0.25, 0.75), (0.75, 0.25), (0.75, 0.75))
-"""Where to look next in a view without a feature map: its middle and its quarters."""
+TILES = ((0.5, 0.5), (0.25, 0.25), (0.25, 0.75), (0.75, 0.25), (0.75, 0.75))
+"""Centres of the views of the second look of a network without feature maps."""
 
 Function = Callable[[Tensor], Tensor]
 
@@ -36,20 +36,21 @@ class ObjectSearch(Wrapper):
 
     1. It runs the network on the image, and classifies windows of the feature map besides the
        whole map.
-    2. Where the features are strongest, it cuts out views of half the image's side and enlarges
-       them to the size of the image. The strongest places in these get views of 0.36 and 0.25 of
-       the side.
+    2. Where the features are strongest, it cuts out a view of half the image's side and enlarges
+       it to the size of the image. The strongest place in that view gets closer views, which
+       differ in size. Their windows are classified too.
     3. A class is as probable as in the window where it is most probable.
 
-    All views have the size of the image, or `size`, so that networks for images of one size work
-    too. A network without feature maps, such as a vision transformer, classifies whole views, and
-    the views with the largest logits are searched.
+    All views have the size of the image, or `size`, so networks for images of one size work too.
+    A network without feature maps, such as a vision transformer, classifies whole views. Its second
+    look is at up to five tiles, and the closer views are around the tile with the largest logit.
 
     The output is log-probabilities. The checkpoint is that of the backbone: see `Wrapper`.
 
     Args:
         backbone: A trained classifier with an average-pooled feature map, in eval mode.
-        budget: Number of views per image, which is the cost in forward passes.
+        budget: Number of views per image, which is the cost in forward passes. Networks without
+            feature maps need at least 8.
         features: `[N, C, H, W] -> [N, D, h, w]`, the feature map. By default, the backbone's
             `forward_features`, which the networks of timm have.
         head: `[N, D, h, w] -> [N, K]`, pooling and classifier. By default, `forward_head`.
@@ -73,7 +74,7 @@ class ObjectSearch(Wrapper):
     def __init__(
         self,
         backbone: nn.Module,
-        budget: int = 8,
+        budget: int = 4,
         *,
         features: Function | None = None,
         head: Function | None = None,
@@ -102,25 +103,35 @@ class ObjectSearch(Wrapper):
                 f"{list(x.shape)} of {x.dtype}"
             )
         evidence, places = self._look(x, x.new_full((len(x), 1, 2), 0.5), (1.0,))
-        close = self.budget // 4  # places of the third look, two views each
-        near = self.budget - 1 - len(CLOSE) * close
-        for count, sides in ((near, NEAR), (close, CLOSE)):
-            if not count:
-                continue
-            unsure = self._unsure(evidence)
-            if not len(unsure):
-                break
-            centres = _strongest(places[unsure], count, sides[0] / 2)
-            more, found = self._look(x[unsure], centres, sides)
-            evidence = evidence.index_put((unsure,), torch.maximum(evidence[unsure], more))
-            places = found.new_zeros(len(x), *found.shape[1:]).index_put((unsure,), found)
+        if self.budget == 1:
+            return evidence.log_softmax(dim=1)
+        if places.shape[1] > 1:
+            centres = _strongest(places)
+        else:  # one answer per view says nothing about places in it
+            centres = x.new_tensor(TILES[: self.budget - 1]).expand(len(x), -1, 2)
+        evidence, places = self._look_again(x, evidence, centres, (NEAR,))
+        close = self.budget - 1 - centres.shape[1]
+        if close > 0:
+            largest, smallest = CLOSE
+            steps = [(step + 0.5) / close for step in range(close)]
+            sides = [largest * (smallest / largest) ** step for step in steps]
+            evidence, _ = self._look_again(x, evidence, _strongest(places), sides)
         return evidence.log_softmax(dim=1)
 
-    def _unsure(self, evidence: Tensor) -> Tensor:
-        """`[N, K] ->` indices of the images that need another look."""
+    def _look_again(
+        self, x: Tensor, evidence: Tensor, centres: Tensor, sides: Sequence[float]
+    ) -> tuple[Tensor, Tensor]:
+        """`_look` at the images that are not sure yet, and add what it finds to the evidence."""
         if self.sure is None:
-            return torch.arange(len(evidence), device=evidence.device)
-        return (evidence.amax(dim=1) < math.log(self.sure)).nonzero()[:, 0]
+            more, places = self._look(x, centres, sides)
+            return torch.maximum(evidence, more), places
+        (unsure,) = (evidence.amax(dim=1) < math.log(self.sure)).nonzero(as_tuple=True)
+        if not len(unsure):
+            return evidence, x.new_zeros(len(x), 1, 3)
+        more, found = self._look(x[unsure], centres[unsure], sides)
+        more = torch.maximum(evidence[unsure], more)
+        places = found.new_zeros(len(x), *found.shape[1:]).index_put((unsure,), found)
+        return evidence.index_put((unsure,), more), places
 
     def _look(self, x: Tensor, centres: Tensor, sides: Sequence[float]) -> tuple[Tensor, Tensor]:
         """`[N, C, H, W], [N, P, 2] -> [N, K], [N, Q, 3]`: classify views of each centre and side.
@@ -178,8 +189,7 @@ def _strengths(maps: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor]:
     small objects more often than the classifier's confidence or its largest logit.
     """
     if maps is None:
-        strength = logits.amax(dim=(1, 2))[:, None].expand(-1, len(QUARTERS))
-        return strength, logits.new_tensor(QUARTERS)
+        return logits.amax(dim=2), logits.new_full((1, 2), 0.5)
     sides = [min(2, side) for side in maps.shape[2:]]
     norms = F.avg_pool2d(single(maps), sides, stride=1).norm(dim=1)
     rows, columns = (
@@ -189,16 +199,10 @@ def _strengths(maps: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor]:
     return norms.flatten(1), torch.cartesian_prod(rows, columns).to(maps)
 
 
-def _strongest(places: Tensor, count: int, apart: float) -> Tensor:
-    """`[N, P, 3] -> [N, count, 2]`: the strongest places at least this far from each other."""
-    strength, centres = places[:, :, 0], places[:, :, 1:]
-    chosen = []
-    for _ in range(count):
-        best = strength.argmax(dim=1)[:, None, None].expand(-1, 1, 2)
-        chosen.append(centres.gather(1, best))
-        distance = (centres - chosen[-1]).abs().amax(dim=2)
-        strength = strength.masked_fill(distance < apart, -math.inf)
-    return torch.cat(chosen, dim=1)
+def _strongest(places: Tensor) -> Tensor:
+    """`[N, P, 3] -> [N, 1, 2]`: the coordinates of the strongest place."""
+    best = places[:, :, 0].argmax(dim=1)[:, None, None]
+    return places[:, :, 1:].gather(1, best.expand(-1, 1, 2))
 
 
 def _cut(x: Tensor, corner: Tensor, side: float, size: torch.Size) -> Tensor:
