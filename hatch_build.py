@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import runpy
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,6 @@ class NativeLibrary(BuildHookInterface):  # type: ignore[type-arg]
                 raise
             self.app.display_warning(f"equiscale is installed without compiled code: {error}")
             return
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        platform = script["PLATFORM"].replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"
         build_data["pure_python"] = False

@@ -37,7 +37,7 @@ WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
     'canvas="replicate"': scale_channels,
     'canvas="zeros"': lambda n: scale_channels(n, canvas="zeros"),
     'canvas="none"': lambda n: scale_channels(n, canvas="none"),
-    "no canvas, trained with the model's copies": lambda n: scale_channels(
+    "no canvas, trained with the model's views": lambda n: scale_channels(
         n, train_factors=TRAIN_FACTORS, canvas="none"
     ),
 }

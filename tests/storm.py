@@ -1,23 +1,27 @@
 """Try to lose a record: kill, fill, move and damage, and count what came of it.
 
-`make storm MINUTES=30`, or `python tests/storm.py --minutes 30 --seed 7`. Runs are tiny and start
-by `fork`, so that an idle core makes several kills and hundreds of damaged files per second. The
-exit code is 1 if a record was lost, doubled or damaged, or if an error was not equiscale's own.
+`make storm MINUTES=30`, or `python -m tests.storm --minutes 30 --seed 7`. With `--state FILE` the
+counts are added to those of earlier storms, also if this one is killed. Runs are tiny and start by
+`fork`, so that a core makes several kills and dozens of damaged files per second. The exit code is
+1 if a record was lost, doubled or damaged, or if an error was not equiscale's own.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import functools
 import io
 import json
 import logging
 import os
 import random
+import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,36 +32,45 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "src"), str(HERE / "sweeps")]
-os.environ["OMP_NUM_THREADS"] = "1"
+import numpy as np
+import torch
+import torch._dynamo  # the first optimiser of a process would load it
+from tests.mutations import add_odd_records, mutate, mutate_json
+from tests.runs.crash_publish import die_at
+from tests.synthetic_runs import SyntheticRuns, write_records
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import torch._dynamo  # noqa: E402 - the first optimiser of a process would load it
-
-from equiscale import create_model, load_dataset, load_model, save_model  # noqa: E402
-from equiscale.build.annotations import read_annotations  # noqa: E402
-from equiscale.core.errors import EquiscaleError  # noqa: E402
-from equiscale.core.files import content_hash  # noqa: E402
-from equiscale.core.protocol import TrainingProtocol  # noqa: E402
-from equiscale.core.spec import Scenario  # noqa: E402
-from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays  # noqa: E402
-from equiscale.runs.key import RunKey  # noqa: E402
-from equiscale.runs.record import RunRecord  # noqa: E402
-from equiscale.runs.store import RunState, RunStore  # noqa: E402
-from equiscale.runs.table import measured_values, run_row  # noqa: E402
-from equiscale.sweeps import job  # noqa: E402
-from equiscale.sweeps.grid import ModelChoice, Sweep  # noqa: E402
-from equiscale.sweeps.launch import InProcessLauncher  # noqa: E402
-from equiscale.sweeps.measurements import MEASUREMENTS  # noqa: E402
-from equiscale.sweeps.request import describe_dataset, run_sweep  # noqa: E402
-from equiscale.sweeps.sweep_file import read_sweep_file  # noqa: E402
-from equiscale.training.checkpoint import CHECKPOINT_FILE  # noqa: E402
+from equiscale import create_model, load_dataset, load_model, save_model
+from equiscale.build.annotations import read_annotations
+from equiscale.cli import main as equiscale
+from equiscale.core.errors import EquiscaleError
+from equiscale.core.files import write_json
+from equiscale.core.protocol import TrainingProtocol
+from equiscale.core.spec import Scenario
+from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays
+from equiscale.runs.record import RunRecord
+from equiscale.runs.store import Failure, RunState, RunStore
+from equiscale.sweeps import job, launch_local, request, worker
+from equiscale.sweeps.grid import ModelChoice, Sweep
+from equiscale.sweeps.launch import InProcessLauncher, Launcher
+from equiscale.sweeps.measurements import MEASUREMENTS
+from equiscale.sweeps.request import describe_dataset, run_sweep
+from equiscale.sweeps.sweep_file import read_sweep_file
+from equiscale.training.checkpoint import (
+    CHECKPOINT_FILE,
+    Checkpointer,
+    save_checkpoint,
+)
+from equiscale.training.loop import Trainer
 
 COLUMNS = ("tries", "lost", "doubled", "damaged", "tracebacks")
-SLOW_SECONDS = 60.0
-"""A reader that needs longer for a damaged file counts as a traceback."""
+LONGEST_SECONDS = 900
+"""One part of a storm that takes longer hangs; a run of it takes a fraction of a second."""
+
+LARGEST_BYTES = 4 * 2**30
+"""Memory that a reader of a damaged file may take."""
+
+FILE_OPERATIONS = 60
+"""About as many as half a run makes."""
 
 
 @dataclass
@@ -69,13 +82,24 @@ class Tally:
 
     def add(self, kind: str, column: str, note: str = "", count: int = 1) -> None:
         self.counts.setdefault(kind, Counter())[column] += count
-        if note and len(self.notes) < 20:
+        if note and len(self.notes) < 50:
             self.notes.append(f"{kind}: {column}: {note}")
 
     def merge(self, other: dict[str, Any]) -> None:
         for kind, counts in other["counts"].items():
             self.counts.setdefault(kind, Counter()).update(counts)
         self.notes += other["notes"]
+
+    def add_to(self, path: Path) -> Tally:
+        """Add this to the tally in a file, which other processes may do too; return the sum."""
+        total = Tally()
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                total.merge(json.loads(path.read_text()))
+            total.merge(vars(self))
+            write_json(path, vars(total))
+        return total
 
     @property
     def is_clean(self) -> bool:
@@ -98,10 +122,11 @@ class World:
         positions = np.zeros((3, 48, 2, 1, 2), np.int64)
         texts = {key: f"the {key}" for key in METADATA_KEYS}
         write_arrays(self.data, StirArrays.assemble(images, positions, ("cat", "dog"), texts))
-        self.dataset = describe_dataset(str(self.data), load_dataset(self.data))
+        self.dataset = job._load_dataset(str(self.data))  # the forks have it in their cache
+        described = describe_dataset(str(self.data), self.dataset)
         self.sweep = Sweep(
-            (ModelChoice("tiny_models:TinyNet"),),
-            (self.dataset,),
+            (ModelChoice("tests.sweeps.tiny_models:TinyNet"),),
+            (described,),
             (Scenario.MID_TO_REST,),
             seeds=(1, 2),
             protocol=TrainingProtocol(max_epochs=4, reshuffle=True, augmentation="shift"),
@@ -112,10 +137,12 @@ class World:
         started = time.monotonic()
         for seed in self.sweep.seeds:
             key = replace(self.key, seed=seed)
-            compute(key, store, settings)
+            with forked(functools.partial(job.run_job, key, store, settings)) as child:
+                end(child)
             self.reference[key.run_id] = store.load(key.run_id).science_hash
         self.seconds = (time.monotonic() - started) / len(self.sweep.seeds)
         self.files = store.load(self.key.run_id).to_files()
+        self.inputs = make_inputs(root / "inputs", self.data)
 
     def store(self, name: str) -> tuple[RunStore, job.JobSettings]:
         runs = self.root / name
@@ -142,10 +169,7 @@ def forked(action: Callable[[], object]) -> Iterator[int]:
     try:
         yield child
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, 0)
+        kill(child)
 
 
 def end(child: int) -> int | None:
@@ -155,23 +179,18 @@ def end(child: int) -> int | None:
 
 
 def kill(child: int) -> int | None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
+    """Kill a child unless it has ended; return its exit code, or None if it was killed."""
+    try:
+        found, status = os.waitpid(child, os.WNOHANG)
+    except ChildProcessError:  # waited for already
+        return 0
+    if found:
+        return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+    os.kill(child, signal.SIGKILL)
     return end(child)
 
 
-def compute(key: RunKey, store: RunStore, settings: job.JobSettings, epochs: int = 0) -> int | None:
-    """Compute a run in a child, all of it or some epochs; return the exit code.
-
-    A process that has trained cannot fork one that trains: autograd does not survive it.
-    """
-    seen: list[int] = []
-    watcher = job.Watcher(lambda p: seen.append(p.epoch), lambda: 0 < epochs == len(seen))
-    with forked(lambda: job.run_job(key, store, settings, watcher)) as child:
-        return end(child)
-
-
-def logged(store: RunStore) -> None:
+def log_published(store: RunStore) -> None:
     """Note every record that is published from now on, to find doubled work."""
     publish = RunStore.publish
 
@@ -204,67 +223,177 @@ def check(kind: str, world: World, store: RunStore, tally: Tally) -> None:
 # --- Kills ----------------------------------------------------------------------------------------
 
 
+def killed(action: Callable[[], object], seconds: float, world: World) -> int | None:
+    """Kill a child at a random time or file operation; return its exit code if it was faster."""
+    operation = world.chance.randrange(1, FILE_OPERATIONS) if world.chance.random() < 0.5 else 0
+
+    def act() -> None:
+        if operation:
+            die_at(operation)
+        action()
+
+    with forked(act) as child:
+        if operation:
+            return end(child)
+        time.sleep(world.chance.uniform(0, seconds))
+        return kill(child)
+
+
+def note_kill(kind: str, code: int | None, tally: Tally) -> None:
+    tally.add(kind, "tries", count=code is None)
+    tally.add(kind, "tracebacks", count=code == 1)
+
+
 def kill_workers(world: World, tally: Tally) -> None:
     """Kill the worker of one run until it gets through."""
     kind = "worker killed"
     store, settings = world.store("killed")
-    longest = world.seconds / 2
+    longest = world.seconds / 8
 
     def work() -> None:
-        logged(store)
+        log_published(store)
         job.run_job(world.key, store, settings)
 
     while store.state(world.key.run_id) is not RunState.DONE:
-        with forked(work) as child:
-            time.sleep(world.chance.uniform(0, longest))
-            code = kill(child)
-        tally.add(kind, "tries", count=code is None)
-        tally.add(kind, "tracebacks", count=code == 1)
-        longest *= 1.02
+        note_kill(kind, killed(work, longest, world), tally)
+        longest *= 1.01
     check(kind, world, store, tally)
+
+
+def sweep_of(world: World, store: RunStore, settings: job.JobSettings, launcher: Launcher) -> None:
+    log_published(store)
+    run_sweep(world.sweep, store, launcher, settings)
 
 
 def kill_sweeps(world: World, tally: Tally) -> None:
     """Kill two sweeps over the same runs until one of them gets through."""
     kind = "sweeps killed"
     store, settings = world.store("sweeps")
-    longest = 2 * world.seconds
-
-    def sweep() -> None:
-        logged(store)
-        run_sweep(world.sweep, store, InProcessLauncher(), settings)
-
+    longest = world.seconds / 4
+    sweep = functools.partial(sweep_of, world, store, settings, InProcessLauncher())
     while len(store.run_ids(RunState.DONE)) < len(world.sweep.seeds):
-        with forked(sweep) as one, forked(sweep) as other:
-            for child in (one, other):
-                time.sleep(world.chance.uniform(0, longest))
-                code = kill(child)
-                tally.add(kind, "tries", count=code is None)
-                tally.add(kind, "tracebacks", count=code == 1)
-        longest *= 1.02
+        with forked(sweep) as other:
+            note_kill(kind, killed(sweep, longest, world), tally)
+            time.sleep(world.chance.uniform(0, longest))
+            note_kill(kind, kill(other), tally)
+        longest *= 1.01
+    check(kind, world, store, tally)
+
+
+class ForkedWorker:
+    """Stands for `subprocess.Popen` of a worker; a fork has imported torch already."""
+
+    def __init__(self, work: bytes) -> None:
+        reading, writing = os.pipe()
+        self.pid, self.returncode = os.fork(), None
+        if self.pid == 0:
+            code = 1
+            try:
+                os.setsid()
+                os.close(writing)
+                sys.stdin = os.fdopen(reading)
+                code = worker.main()
+            finally:
+                os._exit(code)
+        os.close(reading)
+        self.stdin = os.fdopen(writing, "wb", 0)
+        self.stdin.write(work)
+
+    def poll(self, flags: int = os.WNOHANG) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, flags)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)  # type: ignore[assignment]
+        return self.returncode
+
+    def wait(self, seconds: float | None = None) -> None:
+        self.poll(0)
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+    kill = terminate
+
+
+def kill_parents(world: World, tally: Tally) -> None:
+    """Kill a sweep or one of its two workers; the workers end with their parent."""
+    kind = "parent or child killed"
+    store, settings = world.store("parents")
+    longest = world.seconds
+    workers: set[int] = set()
+
+    def start(_: object, work: bytes, index: int, count: int) -> Any:
+        return launch_local._Worker(ForkedWorker(work), io.BytesIO())  # type: ignore[arg-type]
+
+    vars(launch_local)["MAX_DEATHS"] = 10**9
+    launch_local.LocalLauncher._start = start  # type: ignore[assignment, method-assign]
+    sweep = functools.partial(sweep_of, world, store, settings, launch_local.LocalLauncher(2, 1))
+    while len(store.run_ids(RunState.DONE)) < len(world.sweep.seeds):
+        with forked(sweep) as parent:
+            for _ in range(3):
+                time.sleep(world.chance.uniform(0, longest / 3))
+                owners = [store.owner(key.run_id) for key in world.sweep.cells()]
+                living = [owner.pid for owner in owners if owner and not owner.is_dead]
+                workers |= set(living)
+                if living and world.chance.random() < 0.6:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(world.chance.choice(living), signal.SIGKILL)
+                        tally.add(kind, "tries")
+            note_kill(kind, kill(parent), tally)
+        longest *= 1.01
+    until = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < until:
+        time.sleep(0.05)
+    if time.monotonic() >= until:
+        tally.add(kind, "tracebacks", "a worker outlived its parent")
     check(kind, world, store, tally)
 
 
 # --- Disks ----------------------------------------------------------------------------------------
 
 
-def fill_disk(world: World, tally: Tally) -> None:
+def limit_files(world: World, tally: Tally) -> None:
     """Let files end at a random size; afterwards the run must get through."""
-    kind = "disk full"
-    store, settings = world.store("full")
+    kind = "files cut short"
+    store, settings = world.store("limited")
 
     def work(limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         job.run_job(world.key, store, settings)
 
-    largest = 4 * max(len(data) for data in world.files.values())  # of a checkpoint
+    largest = 8 * max(len(data) for data in world.files.values())  # of two checkpoints
     while store.state(world.key.run_id) is not RunState.DONE:
-        with forked(functools.partial(work, world.chance.randrange(2 * largest))) as child:
+        with forked(functools.partial(work, world.chance.randrange(largest))) as child:
             code = end(child)
         tally.add(kind, "tries")
-        if code == 1:
-            tally.add(kind, "tracebacks", "a full disk was not explained")
+        tally.add(kind, "tracebacks", count=code not in (0, 3))
+        for run_id in store.run_ids(RunState.FAILED):
+            tally.add(kind, "lost", f"a full disk counts as a failure of {run_id}")
+        store.forget_failures(store.run_ids(RunState.FAILED))
     check(kind, world, store, tally)
+
+
+def fill_disk(world: World, tally: Tally) -> None:
+    """Compute a run on a file system of random size, which grows until it gets through."""
+    kind = "disk full"
+    store, settings = world.store("full")
+    store.root.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(store.root)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        return  # only the superuser may
+    try:
+        size = 16
+        while store.state(world.key.run_id) is not RunState.DONE:
+            option = f"remount,size={size}k"
+            subprocess.run(["mount", "-o", option, str(store.root)], check=True)
+            with forked(lambda: job.run_job(world.key, store, settings)) as child:
+                code = end(child)
+            tally.add(kind, "tries")
+            tally.add(kind, "tracebacks", count=code not in (0, 3))
+            size += world.chance.randrange(4, 64)
+        check(kind, world, store, tally)
+    finally:
+        subprocess.run(["umount", "--lazy", str(store.root)], check=True)
 
 
 def move_directory(world: World, tally: Tally) -> None:
@@ -290,7 +419,8 @@ def finish(
     kind: str, world: World, store: RunStore, settings: job.JobSettings, tally: Tally
 ) -> None:
     """Let the run get through, and look at its record."""
-    tally.add(kind, "tracebacks", count=compute(world.key, store, settings) == 1)
+    with forked(lambda: job.run_job(world.key, store, settings)) as child:
+        tally.add(kind, "tracebacks", count=end(child) not in (0, 3))
     if store.state(world.key.run_id) is not RunState.DONE:
         tally.add(kind, "lost", "the run was not finished")
     check(kind, world, store, tally)
@@ -298,88 +428,87 @@ def finish(
 
 # --- Damaged files --------------------------------------------------------------------------------
 
-ODD_VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 10**400, 1e308, "", "x" * 300, "../../etc/passwd", [], {}, [[]], {"": {}}
-)  # fmt: skip
-
-
-def mutate(data: bytes, chance: random.Random) -> bytes:
-    """Return a file with a few bytes flipped, cut, doubled, overwritten or inserted."""
-    changed = bytearray(data)
-    for _ in range(chance.choice((1, 1, 1, 3))):
-        place = chance.randrange(len(changed) + 1)
-        length = chance.choice((1, 2, 8, 64, 4096))
-        kind = chance.randrange(6)
-        if kind == 0 and place < len(changed):
-            changed[place] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            del changed[place : place + length]
-        elif kind == 2:
-            changed[place:place] = changed[place : place + length]
-        elif kind == 3:
-            changed[place : place + length] = chance.randbytes(length)
-        elif kind == 4:
-            changed[place:place] = b"[" * length * 16 if length > 64 else b"9" * length * 8
-        else:
-            del changed[place:]
-    return bytes(changed)
-
-
-def mutate_json(value: Any, chance: random.Random) -> Any:
-    """Replace, drop or add one part of a JSON value, anywhere in it."""
-    if isinstance(value, dict) and value and chance.random() < 0.9:
-        name = chance.choice(sorted(value))
-        if chance.random() < 0.1:
-            return {n: v for n, v in value.items() if n != name}
-        return {**value, name: mutate_json(value[name], chance)}
-    if isinstance(value, list) and value and chance.random() < 0.9:
-        place = chance.randrange(len(value))
-        return [*value[:place], mutate_json(value[place], chance), *value[place + 1 :]]
-    return chance.choice(ODD_VALUES)
-
 
 @contextlib.contextmanager
-def watched(kind: str, tally: Tally) -> Iterator[None]:
-    """Count a try; an error of equiscale's is as it should be, any other is not."""
-    tally.add(kind, "tries")
-    started = time.monotonic()
+def watched(kind: str, tally: Tally, count: int = 1) -> Iterator[None]:
+    """Count tries; an error of equiscale's is as it should be, any other is not."""
+    tally.add(kind, "tries", count=count)
     try:
         yield
     except EquiscaleError:
         pass
-    except Exception as error:
+    except BaseException as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        tally.add(kind, "tracebacks", f"{error!r:.100} in {place.name} ({place.lineno})")
-    if time.monotonic() - started > SLOW_SECONDS:
-        tally.add(kind, "tracebacks", "took too long")
+        tally.add(kind, "tracebacks", f"{error!r:.300} in {place.filename}:{place.lineno}")
 
 
 def damage_records(world: World, tally: Tally) -> None:
-    reference = world.reference[world.key.run_id]
-    for _ in range(100):
+    for _ in range(50):
         name = world.chance.choice(sorted(world.files))
         changed = {**world.files, name: mutate(world.files[name], world.chance)}
         with watched("record", tally):
-            if RunRecord.from_files(changed).science_hash != reference:
+            if RunRecord.from_files(changed).science_hash != world.reference[world.key.run_id]:
                 tally.add("record", "damaged", f"a changed {name} was accepted")
-    for _ in range(100):
-        content = mutate_json(json.loads(world.files["record.json"]), world.chance)
-        if isinstance(content, dict):
-            content.pop("checksum", None)
-            content["checksum"] = content_hash(content)
-        changed = {**world.files, "record.json": json.dumps(content).encode()}
-        with watched("record, signed", tally):
-            record = RunRecord.from_files(changed)
-            run_row(record)
-            list(measured_values(record))
+
+
+def run_command(*arguments: object) -> str:
+    """Run `equiscale` here; return what it printed."""
+    sys.argv = ["equiscale", *map(str, arguments)]
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            equiscale()
+    except SystemExit as error:
+        if error.code not in (0, 2, None):
+            raise AssertionError(printed.getvalue()) from error
+    return printed.getvalue()
+
+
+def damage_signed_records(world: World, tally: Tally) -> None:
+    """Put odd records among good ones: everything must be shown or reported, nothing moved."""
+    kind, root = "record, signed", world.root / "signed"
+    shutil.rmtree(root, ignore_errors=True)
+    models = ("standard", "pixel_pool", "slice_pool")
+    synthetic = SyntheticRuns(scenarios=(Scenario.MID_TO_REST,), models=models, seeds=(1, 2))
+    store = write_records(synthetic.records(), root / "runs")
+    add_odd_records(store, 10, world.chance)
+    count = len(store.run_ids(RunState.DONE))
+    with watched(kind, tally, 10):
+        run_command("status", "--runs", store.root)
+        run_command("compare", "--runs", store.root)
+        for table in (root / "runs.csv", root / "runs.parquet"):
+            run_command("collect", "--runs", store.root, "--out", table)
+            run_command("report", "--runs", table, "--out", root / "page.html")
+        if world.chance.random() < 0.1:
+            run_command("figures", "--runs", store.root, "--out", root, "--formats", "svg")
+        printed = run_command("report", "--runs", store.root, "--out", root / "page.html")
+        shown = re.search(r": (\d+) runs, ", printed)
+        assert shown, printed
+        assert int(shown[1]) + printed.count("left out: ") == count, printed
+        assert not store.quarantined()
+    if tally.counts[kind]["tracebacks"]:
+        root.rename(tempfile.mkdtemp(prefix="storm-failed-"))
 
 
 def damage_checkpoints(world: World, tally: Tally) -> None:
     kind = "checkpoint"
     store, settings = world.store("checkpoints")
-    compute(world.key, store, settings, epochs=2)
+    seen: list[int] = []
+    watcher = job.Watcher(lambda progress: seen.append(progress.epoch), lambda: len(seen) == 2)
+    with forked(lambda: job.run_job(world.key, store, settings, watcher)) as child:
+        end(child)
     path = store.working_directory(world.key.run_id) / CHECKPOINT_FILE
-    path.write_bytes(mutate(path.read_bytes(), world.chance))
+    original = path.read_bytes()
+    model = job.build_run_model(world.key, world.dataset)
+    trainer = Trainer(model, world.key.protocol, world.key.learning_rate, world.key.seed)
+    for _ in range(20):
+        path.write_bytes(mutate(original, world.chance))
+        with watched(kind, tally):
+            if Checkpointer(path).restore(trainer):
+                save_checkpoint(trainer, path)
+                if path.read_bytes() != original:
+                    tally.add(kind, "damaged", "a changed checkpoint was accepted")
+    path.write_bytes(mutate(original, world.chance))
     tally.add(kind, "tries")
     finish(kind, world, store, settings, tally)
 
@@ -387,25 +516,26 @@ def damage_checkpoints(world: World, tally: Tally) -> None:
 def damage_notes(world: World, tally: Tally) -> None:
     """Damage what lies beside a running and a failed run; readers must not care."""
     store, _ = world.store("notes")
-    lease = store.lease(world.key)
+    lease, failed = store.lease(world.key), store.lease(replace(world.key, seed=2))
     assert lease is not None
-    lease.report(epoch=1)
-    for path in sorted(p for p in lease.directory.iterdir() if p.is_file()):
+    assert failed is not None
+    (lease.directory / "progress.json").write_text('{"epoch": 1, "max_epochs": 4}')
+    store.fail(Failure(replace(world.key, seed=2), "error", "why"), failed)
+    for path in sorted([*lease.directory.iterdir(), *(store.root / "failed").iterdir()]):
         original = path.read_bytes()
-        for _ in range(30):
+        for _ in range(10):
             path.write_bytes(mutate(original, world.chance))
-            with watched("notes of a run", tally):
-                store.key(world.key.run_id)
-                store.owner(world.key.run_id)
-                store.progress(world.key.run_id)
-                store.state(world.key.run_id)
+            with watched(f"note {path.stem[:8]}", tally):
+                run_command("status", "--runs", store.root)
+                store.states([world.key.run_id])
         path.write_bytes(original)
 
 
 def damage_readers(world: World, tally: Tally) -> None:
-    for name, (path, read) in world.inputs.items():  # type: ignore[attr-defined]
+    resource.setrlimit(resource.RLIMIT_DATA, (LARGEST_BYTES, LARGEST_BYTES))
+    for name, (path, read) in world.inputs.items():
         original = path.read_bytes()
-        for _ in range(5 if name == "dataset" else 30):
+        for _ in range(2 if name == "dataset" else 10):
             if path.suffix == ".json" and world.chance.random() < 0.5:
                 changed = mutate_json(json.loads(original), world.chance)
                 path.write_bytes(json.dumps(changed).encode())
@@ -416,40 +546,50 @@ def damage_readers(world: World, tally: Tally) -> None:
         path.write_bytes(original)
 
 
-def make_inputs(world: World) -> dict[str, tuple[Path, Callable[[], object]]]:
+Inputs = dict[str, tuple[Path, Callable[[], object]]]
+
+
+def make_inputs(root: Path, data: Path) -> Inputs:
     """Return one file of every kind that people exchange, and what reads it."""
-    data = world.root / "inputs" / "noise.npz"
-    data.parent.mkdir()
-    shutil.copy(world.data, data)
-    torch.manual_seed(0)
-    model = save_model(
-        create_model("standard", in_channels=1, num_classes=2), data.parent / "m.safetensors"
-    )
-    sweep = data.parent / "sweep.toml"
+    root.mkdir()
+    data = Path(shutil.copy(data, root))
+    with torch.random.fork_rng(devices=[]):
+        model = create_model("standard", in_channels=1, num_classes=2)
+    saved = save_model(model, root / "m.safetensors")
+    sweep = root / "sweep.toml"
     sweep.write_text(
         'models = ["standard", "xu"]\ndata = "emoji"\nseeds = 3\nlearning_rates = [1e-3, 0.01]\n'
         "[training]\nbatch_size = 32\nreshuffle = true\n[[options.xu]]\nscales = 3\n"
     )
-    inputs: dict[str, tuple[Path, Callable[[], object]]] = {
+    runs, measured = root / "runs.csv", root / "runs.measurements.csv"
+    for table in (runs, measured):
+        lines = (
+            (Path(__file__).parents[1] / "study" / table.name)
+            .read_bytes()
+            .splitlines(keepends=True)
+        )
+        table.write_bytes(b"".join(lines[:100]))
+    page = ("report", "--runs", runs, "--out", root / "page.html")
+    inputs: Inputs = {
         "dataset": (data, lambda: load_dataset(data)),
-        "model file": (model, lambda: load_model(model)),
+        "model file": (saved, lambda: load_model(saved)),
         "sweep file": (sweep, lambda: read_sweep_file(sweep)),
+        "table of runs": (runs, lambda: run_command(*page)),
+        "table of measurements": (measured, lambda: run_command(*page)),
     }
     with contextlib.suppress(ImportError):
-        inputs |= make_sources(data.parent)
+        inputs |= make_sources(root)
     return inputs
 
 
-def make_sources(root: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
+def make_sources(root: Path) -> Inputs:
     from PIL import Image
 
     coco, yolo = root / "coco", root / "yolo"
     for folder in (coco, yolo / "images", yolo / "labels"):
         folder.mkdir(parents=True)
-    buffer = io.BytesIO()
-    Image.new("RGB", (40, 30), "red").save(buffer, "PNG")
     for path in (coco / "a.png", yolo / "images" / "a.png"):
-        path.write_bytes(buffer.getvalue())
+        Image.new("RGB", (40, 30), "red").save(path)
     boxes = coco / "boxes.json"
     categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
     annotations = [
@@ -473,28 +613,50 @@ def make_sources(root: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
 # --- All together ---------------------------------------------------------------------------------
 
 STORMS = (
-    *(kill_workers, kill_workers, kill_sweeps) * 2,
+    *(kill_workers, kill_sweeps, kill_parents) * 3,
+    limit_files,
     fill_disk,
     move_directory,
     damage_checkpoints,
     damage_records,
+    damage_signed_records,
     damage_notes,
     damage_readers,
 )
 
 
-def storm(seed: int, seconds: float, root: Path) -> Tally:
+def apart(part: Callable[[World, Tally], None], world: World, state: Path) -> None:
+    """Do a part of a storm in a child: threads that it starts do not survive the next fork."""
+    seed = world.chance.randrange(2**32)
+
+    def act() -> None:
+        signal.alarm(LONGEST_SECONDS)
+        world.chance, tally = random.Random(seed), Tally()
+        part(world, tally)
+        tally.add_to(state)
+
+    with forked(act) as child:
+        if end(child) != 0:
+            tally = Tally()
+            tally.add(part.__name__, "tracebacks", f"the storm itself failed, seed {seed}")
+            tally.add_to(state)
+
+
+def storm(seed: int, seconds: float, root: Path, state: Path) -> None:
     """Do everything in turn until the time is up."""
-    tally = Tally()
     logging.disable()
+    torch.set_num_threads(1)
+    os.environ |= {"POLARS_MAX_THREADS": "1", "COLUMNS": "200"}
     MEASUREMENTS._entries.clear()
-    world = World(root, random.Random(seed))
-    world.inputs = make_inputs(world)  # type: ignore[attr-defined]
+    request.WAIT_SECONDS = vars(launch_local)["POLL_SECONDS"] = 0.02
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for kind in STORMS:
-            kind(world, tally)
-    return tally
+    root.mkdir()
+    world = World(root, random.Random(seed))
+    while True:
+        for part in STORMS:
+            apart(part, world, state)
+        if time.monotonic() > until:
+            return
 
 
 def main() -> int:
@@ -502,32 +664,19 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--state", type=Path, help="file of counts to add to")
     given = parser.parse_args()
     print(f"seed {given.seed}, {given.jobs} at once, {given.minutes:g} minutes", flush=True)
-    total = Tally()
-    with tempfile.TemporaryDirectory(prefix="storm-") as directory:
-        children = []
+    with tempfile.TemporaryDirectory(prefix="storm-") as directory, contextlib.ExitStack() as all_:
+        state = given.state or Path(directory) / "state.json"
         for number in range(given.jobs):
-            root = Path(directory) / str(number)
-            root.mkdir()
-            if (child := os.fork()) == 0:
-                code = 1
-                try:
-                    tally = storm(given.seed + number, 60 * given.minutes, root)
-                    (root / "tally.json").write_text(json.dumps(vars(tally)))
-                    code = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(code)
-            children.append((child, root / "tally.json"))
-        for child, path in children:
-            if end(child) == 0:
-                total.merge(json.loads(path.read_text()))
-            else:
-                total.add("storm itself", "tracebacks", "see above")
+            arguments = (given.seed + number, 60 * given.minutes, Path(directory) / str(number))
+            child = all_.enter_context(forked(functools.partial(storm, *arguments, state)))
+            all_.callback(end, child)
+        all_.close()
+        total = Tally().add_to(state)
     print(total)
-    return 0 if total.is_clean else 1
+    return 0 if total.counts and total.is_clean else 1
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from equiscale.runs.record import History, Measurement, Predictions, RunRecord
 from equiscale.runs.store import RunStore
 from equiscale.sweeps.measurements import size_pairs
 
-OBJECTS = {"emoji": (36, 1), "mnist": (10, 50), "trafficsign": (16, 25), "aerial": (9, 25)}
+OBJECTS = {"emoji": (36, 1)}
 EPOCH_SECONDS = {"standard": 1.0, "pixel_pool": 9.0, "slice_pool": 8.0, "energy_pool": 6.0}
 POOLING = {"pixel_pool": "pixel", "slice_pool": "slice", "energy_pool": "energy"}
 
@@ -28,20 +29,15 @@ POOLING = {"pixel_pool": "pixel", "slice_pool": "slice", "energy_pool": "energy"
 class SyntheticRuns:
     """Which records to make; every one is the same each time."""
 
-    datasets: Sequence[str] = ("emoji",)
     scenarios: Sequence[Scenario] = tuple(Scenario)
     models: Sequence[str] = tuple(list_models("paper"))
     seeds: Sequence[int] = (1, 2, 3)
     protocol: TrainingProtocol = field(default_factory=TrainingProtocol)
     class_names: Mapping[int, str] | None = None
-    maps: bool = True
 
     def records(self) -> Iterator[RunRecord]:
-        for dataset in self.datasets:
-            for scenario in self.scenarios:
-                for model in self.models:
-                    for seed in self.seeds:
-                        yield self.record(dataset, scenario, model, seed)
+        for scenario, model, seed in product(self.scenarios, self.models, self.seeds):
+            yield self.record("emoji", scenario, model, seed)
 
     def record(self, dataset: str, scenario: Scenario, model: str, seed: int) -> RunRecord:
         key = RunKey(
@@ -90,7 +86,7 @@ class SyntheticRuns:
             "chosen.conv1": chosen[..., :16],
             "chosen.conv2": chosen,
         }
-        if key.model == "pixel_pool" and self.maps:
+        if key.model == "pixel_pool":
             arrays["maps.conv2"] = _maps(slopes[:32])
         names = [f"class {index}" for index in range(classes)]
         for index, name in (self.class_names or {}).items():

@@ -101,18 +101,6 @@ def test_the_same_call_finds_its_runs_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert str(equiscale.benchmark(Local, **SHORT)) == str(first)
 
 
-@pytest.mark.slow
-def test_an_importable_class_is_trained_by_workers() -> None:
-    from tiny_models import TinyNet  # type: ignore[import-not-found]
-
-    launcher = LocalLauncher(workers=1, threads=1)
-    result = equiscale.benchmark(TinyNet, options={"pause": 0.0}, launcher=launcher, **SHORT)
-    assert (result.model, result.options) == ("tiny_models:TinyNet", '{"pause":0.0}')
-    assert str(result).startswith('tiny_models:TinyNet {"pause":0.0} on emoji: place')
-    assert result.place == LAST
-    assert RunStore("runs").run_ids(RunState.DONE)
-
-
 def test_all_failed_is_an_error_some_failed_is_told() -> None:
     with pytest.raises(BenchmarkError, match=r"none of the 1 runs was finished.*no such luck"):
         equiscale.benchmark("tiny_models:Raising", launcher=InProcessLauncher(), **SHORT)
@@ -126,11 +114,6 @@ def test_all_failed_is_an_error_some_failed_is_told() -> None:
     result = equiscale.benchmark(Moody, **{**SHORT, "seeds": (1, 2)})
     assert list(result.failures.values()) == ["RuntimeError: one is enough"]
     assert "failed: Moody@" in str(result)
-
-
-def test_a_loss_that_is_not_a_number_is_told() -> None:
-    with pytest.raises(BenchmarkError, match=r"none of the 1 runs was finished.*training diverged"):
-        equiscale.benchmark("tiny_models:Diverging", launcher=InProcessLauncher(), **SHORT)
 
 
 def test_a_model_needs_no_stages() -> None:

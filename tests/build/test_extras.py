@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from equiscale.build.emoji import find_icons
 from equiscale.build.extras import SystemLibraryError, import_cairosvg
 from equiscale.core.errors import MissingExtraError
 
@@ -22,13 +21,6 @@ def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "cairosvg", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'equiscale\[build\]'"):
         import_cairosvg()
-
-
-def test_missing_icons_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = importlib.metadata.PackageNotFoundError("fontawesome-free")
-    monkeypatch.setattr(importlib.metadata, "files", fail_with(missing))
-    with pytest.raises(MissingExtraError, match="fontawesome-free"):
-        find_icons()
 
 
 def test_missing_system_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from equiscale.build.annotations import read_annotations
 from equiscale.build.folder import FolderOptions, build_folder, deal_photos, find_groups
-from equiscale.build.options import Background, SourceFormat
+from equiscale.build.options import SourceFormat
 from equiscale.build.photos import BadPictureError, BoxError, Photo
 from equiscale.core.errors import OptionError, SourceError, TooFewInstancesError
 from equiscale.core.spec import Layout
@@ -62,26 +62,6 @@ def test_class_folders_become_a_dataset_that_loads(folders: Path, tmp_path: Path
     dataset = load_dataset("fruit", root=tmp_path)
     assert dataset.select("test", [20]).images.shape == (4, 3, 64, 64)
     assert dataset.arrays.metadata["title"] == "fruit"
-
-
-def test_edge_extends_the_picture_and_plain_is_black(folders: Path) -> None:
-    edge = build_folder(folders, replace(OPTIONS, num_instances=1))
-    for image, _ in boxes_of(edge):
-        colour = np.median(image, axis=(0, 1))
-        assert tuple(colour) in COLOURS.values()
-        off = np.abs(image - colour).max(axis=-1) > 30
-        assert off.mean() < 0.02  # only around the odd pixel
-    plain = build_folder(folders, replace(OPTIONS, num_instances=1, background=Background.PLAIN))
-    for image, box in boxes_of(plain):
-        size = len(box)
-        middle = np.median(box, axis=(0, 1))
-        assert min(np.abs(middle - colour).max() for colour in COLOURS.values()) < 5
-        assert (image > 100).any(axis=-1).sum() <= 1.1 * size * size * 0.8 + 4 * size
-
-
-def test_grey_has_one_channel(folders: Path) -> None:
-    arrays = build_folder(folders, replace(OPTIONS, grey=True, num_instances=1))
-    assert arrays.channels == 1
 
 
 def test_result_depends_on_the_seed_and_not_on_the_workers(folders: Path) -> None:
@@ -195,20 +175,6 @@ def test_box_outside_its_image_is_named_or_skipped(
     assert "skipped 1 outside their picture: " in caplog.text
 
 
-def test_rounding_beyond_the_border_is_forgiven(coco: Path) -> None:
-    edit_coco(coco, lambda content: content["annotations"][0].update(bbox=[-0.6, 0, 80, 80]))
-    assert read_annotations(coco).objects[0].box.left == 0
-
-
-def test_every_object_has_positions_of_its_own(coco: Path) -> None:
-    def repeat_ids(content: Any) -> None:
-        for annotation in content["annotations"]:
-            annotation["id"] = 1
-
-    edit_coco(coco, repeat_ids)
-    assert len({item.key for item in read_annotations(coco).objects}) == 18
-
-
 def test_pictures_outside_the_source_are_refused(coco: Path) -> None:
     inside = coco / "inside"
     inside.mkdir()
@@ -225,30 +191,15 @@ def test_pictures_outside_the_source_are_refused(coco: Path) -> None:
         read_annotations(inside)
 
 
-def test_pictures_may_be_named_from_the_folder_of_the_annotations(coco: Path) -> None:
-    def lead_back(content: Any) -> None:
-        for image in content["images"]:
-            image["file_name"] = f"../images/{image['file_name']}"
-
-    edit_coco(coco, lead_back)
-    (coco / "annotations").mkdir()
-    (coco / "boxes.json").rename(coco / "annotations" / "boxes.json")
-    assert read_annotations(coco).objects[0].photo == Photo(coco / "images" / "0.png")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda content: content.pop("images"), "broken COCO data"),
-        (lambda content: content["annotations"][0].pop("bbox"), "broken COCO data"),
-        (lambda content: content["annotations"][0].update(bbox=[1, 2]), "broken COCO data"),
         (lambda content: content["annotations"][0].update(bbox=[1, 2, 3, 10**400]), "broken COCO"),
         (lambda content: content["images"][0].update(file_name="x" * 300), "no picture xxx"),
         (lambda content: content["annotations"][0].update(image_id=77), "broken COCO data"),
-        (lambda content: content["categories"].append({"id": "a", "name": "b"}), "broken COCO"),
         (lambda content: content["images"][0].update(file_name="no.png"), r"no picture no\.png"),
         (lambda content: content["categories"][0].update(name="apple"), "class name apple repeat"),
-        (lambda content: content["categories"][0].update(id=3), "id 3 repeatedly"),
         (lambda content: content["images"][0].update(id=1), "id 1 repeatedly"),
     ],
 )
@@ -310,29 +261,10 @@ def test_yolo_without_names_or_pictures(yolo: Path) -> None:
         read_annotations(yolo)
 
 
-def test_yolo_pictures_of_one_name_are_told_apart(yolo: Path) -> None:
-    for place in ("images", "labels"):
-        for part in ("train", "val"):
-            shutil.copytree(yolo / place, yolo / "copy" / place / part)
-    shutil.copy(yolo / "data.yaml", yolo / "copy")
-    assert len({item.key for item in read_annotations(yolo / "copy").objects}) == 36
-
-
-@pytest.mark.parametrize(
-    "names", ["[x, x]", "xy", "{1: a, 2: b}", "{0: a, 2: b}", "[a, [b]]", "{0: a, 1: a}", "7"]
-)
+@pytest.mark.parametrize("names", ["[x, x]", "xy", "{1: a, 2: b}", "[a, [b]]"])
 def test_class_names_that_could_be_misread_are_refused(yolo: Path, names: str) -> None:
     (yolo / "data.yaml").write_text(f"names: {names}\n")
     with pytest.raises(SourceError, match=r"data\.yaml: found .*class name"):
-        read_annotations(yolo)
-
-
-def test_class_names_are_taken_as_written(yolo: Path) -> None:
-    (yolo / "data.yaml").write_text("names: [yes, no]\n")
-    assert read_annotations(yolo).class_names == ("yes", "no")
-    (yolo / "data.yaml").unlink()
-    (yolo / "classes.txt").write_text("apple\napple\n")
-    with pytest.raises(SourceError, match="class name apple repeatedly"):
         read_annotations(yolo)
 
 
@@ -377,18 +309,6 @@ def test_damaged_picture_is_named_or_skipped(
     assert "4.png" in caplog.text
 
 
-def test_damaged_picture_counts_once_however_many_boxes_it_has(
-    coco: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = coco / "images" / "0.png"
-    path.write_bytes(b"")
-    with pytest.raises(BadPictureError, match=r"0\.png: found a damaged picture \(of no known"):
-        build_folder(coco, OPTIONS)
-    with caplog.at_level(logging.WARNING):
-        assert build_folder(coco, replace(OPTIONS, skip_bad=True)).num_instances == 2
-    assert [record.getMessage() for record in caplog.records] == [f"skipped 1 damaged: {path}"]
-
-
 def test_stray_files_beside_class_folders(folders: Path) -> None:
     (folders / "apple" / "directory.png").mkdir()
     (folders / "notes.json").write_text("{}")
@@ -397,23 +317,10 @@ def test_stray_files_beside_class_folders(folders: Path) -> None:
     assert len(read_annotations(folders, SourceFormat.FOLDERS).objects) == 13
 
 
-@pytest.mark.parametrize("layout", list(SourceFormat))
-def test_empty_directory(tmp_path: Path, layout: SourceFormat) -> None:
-    with pytest.raises(SourceError):
-        build_folder(tmp_path, replace(OPTIONS, source_format=layout))
-
-
 @pytest.mark.parametrize("name", ["", "a/b", "..", "emoji", ".x", "a b"])
 def test_impossible_names_are_refused(name: str) -> None:
     with pytest.raises(OptionError, match="name"):
         FolderOptions(name=name)
-
-
-def test_impossible_options_are_refused(folders: Path) -> None:
-    with pytest.raises(OptionError, match="at least 1"):
-        FolderOptions(name="fruit", num_instances=0)
-    with pytest.raises(OptionError, match="did you mean 'apple'"):
-        build_folder(folders, replace(OPTIONS, classes=("appel",)))
 
 
 def test_canvas_and_sizes_are_chosen(folders: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import shutil
 import zipfile
 import zlib
@@ -12,34 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.build.conftest import assert_filled
 
 from equiscale.build import photos
 from equiscale.build.choosing import Choice, deal_tracks
 from equiscale.build.gtsrb import build_gtsrb
-from equiscale.build.photos import BadPictureError, Box, BoxError, Photo, PhotoObject
-from equiscale.core.errors import OptionError, SourceError, TooFewInstancesError
+from equiscale.build.photos import Box, Photo, PhotoObject
+from equiscale.core.errors import SourceError, TooFewInstancesError
 from equiscale.core.spec import OBJECT_SIZES
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import StirArrays
 
-NAMES = {
-    1: "speed-limit-30",
-    2: "speed-limit-50",
-    4: "speed-limit-70",
-    5: "speed-limit-80",
-    9: "no-overtaking",
-    11: "priority-at-next-crossing",
-    12: "priority-road",
-    13: "yield",
-    14: "stop",
-    18: "danger",
-    23: "slippery-road",
-    25: "roadworks",
-    26: "traffic-signals",
-    28: "children",
-    35: "ahead-only",
-    38: "keep-right",
-}
+IDS = (1, 2, 4, 5, 9, 11, 12, 13, 14, 18, 23, 25, 26, 28, 35, 38)
+NAMES = dict(zip(IDS, CARDS["gtsrb"].class_names, strict=True))
 UNWANTED = 3
 TRAINING = {  # width and height of the signs, by track and frame
     "00000_00010": (96, 90),
@@ -56,10 +40,10 @@ TEST = ((72, 72), (88, 88), (64, 64), (79, 79), (63, 70))
 HEADER = "Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId"
 MARGIN = 8
 GREY = (90, 90, 90)
-CHOSEN = {  # the frames of each split, with three signs per class
-    0: ["00000_00010", "00003_00000", "00000_00020"],
-    1: ["00001_00000", "00002_00029", "00002_00000"],
-}
+CHOSEN = (  # the frames in train and valid, with three signs per class
+    ("00000_00010", "00003_00000", "00000_00020"),
+    ("00001_00000", "00002_00029", "00002_00000"),
+)
 
 
 def colour(class_id: int) -> tuple[int, int, int]:
@@ -76,7 +60,7 @@ def write_sign(path: Path, class_id: int, width: int, height: int) -> str:
 
 
 def write_table(path: Path, rows: list[str]) -> None:
-    path.write_text("\r\n".join([HEADER, *rows]) + "\r\n", newline="")
+    path.write_text("\r\n".join([HEADER, *rows]) + "\r\n", encoding="utf-8", newline="")
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +84,6 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     write_table(folder / "GT-final_test.csv", rows)
     return source
-
-
-@pytest.fixture
-def source(intact: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
-    return shutil.copytree(intact, tmp_path / "unpacked")
 
 
 @pytest.fixture
@@ -156,28 +134,12 @@ def mark(key: str) -> int:
     return zlib.crc32(key.encode()) % 251
 
 
-def frames(chosen: list[PhotoObject], label: str, folder: str) -> list[str]:
-    keys = (Path(item.key) for item in chosen if item.label == label)
-    return [key.stem for key in keys if key.parts[0] == folder]
-
-
-def test_classes_are_those_of_the_card(signs: StirArrays) -> None:
-    assert signs.class_names == tuple(NAMES.values()) == CARDS["gtsrb"].class_names
-    assert signs.images.shape == (3, 48, 16, 1, 64, 64, 3)
-    assert signs.metadata["license"].startswith("research use")
-
-
-def test_signs_fill_their_boxes_and_the_edge_of_the_photo_is_continued(signs: StirArrays) -> None:
-    for split, row, label in np.ndindex(3, 48, 16):
-        size = 64 - row
-        left, top = signs.positions[split, row, label, 0]
-        image = signs.images[split, row, label, 0].astype(int)
-        wanted = colour(list(NAMES)[label])
-        is_sign = np.abs(image - wanted).max(axis=-1) < 40
-        assert is_sign[top + 1 : top + size - 1, left + 1 : left + size - 1].all()
-        is_grey = np.abs(image - GREY).max(axis=-1) < 3
-        is_grey[max(top - 4, 0) : top + size + 4, max(left - 4, 0) : left + size + 4] = True
-        assert is_grey.all()
+def test_signs_of_the_classes_fill_their_boxes(signs: StirArrays) -> None:
+    assert [NAMES[number] for number in (1, 13, 14, 38)] == [
+        *("speed-limit-30", "yield", "stop", "keep-right")
+    ]
+    assert signs.class_names == tuple(NAMES.values())
+    assert_filled(signs, [colour(number) for number in NAMES])
 
 
 def test_archives_and_workers_do_not_change_the_result(zipped: Path, signs: StirArrays) -> None:
@@ -197,48 +159,23 @@ def test_outer_folder_and_labels_beside_it(
     assert [(item.key, item.box, item.label) for item in chosen] == expected
 
 
-def test_unpacked_files_are_preferred(
-    zipped: Path, intact: Path, chosen: list[PhotoObject]
+def test_tracks_are_dealt_whole_and_the_largest_test_photos_chosen(
+    source: Path, chosen: list[PhotoObject]
 ) -> None:
-    shutil.copytree(intact / "Final_Test", zipped / "GTSRB" / "Final_Test")
-    build_gtsrb(zipped, num_instances=1)
-    places = {(item.photo.path.suffix, item.key.partition("/")[0]) for item in chosen}
-    assert places == {(".zip", "Final_Training"), (".ppm", "Final_Test")}
-
-
-def test_whole_tracks_are_dealt_and_spread(source: Path, chosen: list[PhotoObject]) -> None:
     """The longest track goes to train, the next two to valid, then train has fewer tracks."""
     arrays = build_gtsrb(source, num_instances=3)
     for label, name in enumerate(arrays.class_names):
-        assert frames(chosen, name, "Final_Training") == CHOSEN[0] + CHOSEN[1]
         keys = {Path(item.key).stem: item.key for item in chosen if item.label == name}
-        for split, expected in CHOSEN.items():
+        test = [f"{place * (len(NAMES) + 1) + label:05}" for place in (1, 3, 0)]
+        for split, expected in enumerate((*CHOSEN, test)):
             marks = [mark(keys[frame]) for frame in expected]
             assert arrays.images[split, 0, label, :, 0, 0, 0].tolist() == marks
-
-
-def test_largest_test_photos_of_a_class_are_chosen(source: Path, chosen: list[PhotoObject]) -> None:
-    build_gtsrb(source, num_instances=3)
-    for number, name in enumerate(NAMES.values()):
-        expected = [f"{place * (len(NAMES) + 1) + number:05}" for place in (1, 3, 0)]
-        assert frames(chosen, name, "Final_Test") == expected
-
-
-def test_order_of_the_rows_does_not_matter(source: Path, chosen: list[PhotoObject]) -> None:
-    before = build_gtsrb(source, num_instances=3).content_hash
-    for path in source.rglob("GT-*.csv"):
-        header, *rows = path.read_text().splitlines()
-        write_table(path, rows[::-1])
-        assert header == HEADER
-    assert build_gtsrb(source, num_instances=3).content_hash == before
 
 
 @pytest.mark.parametrize(
     ("sides", "counts"),
     [
-        ((64, 64), r"4\+4\+4"),
         ((63, 64), r"4\+3\+4"),
-        ((100, 86), r"4\+4\+4"),
         ((86, 100), r"4\+4\+4"),
         ((100, 85), r"4\+3\+4"),  # 15 % is too much
     ],
@@ -253,24 +190,6 @@ def test_which_boxes_are_suitable(
     with pytest.raises(TooFewInstancesError, match=rf"test: speed-limit-30: {counts}, speed-.*-50"):
         build_gtsrb(source, num_instances=5)
     assert chosen == []
-
-
-def test_only_classes_without_enough_signs_are_counted(
-    source: Path, chosen: list[PhotoObject]
-) -> None:
-    table = source / "Final_Training" / "Images" / "00013" / "GT-00013.csv"
-    table.write_text("\n".join(table.read_text().splitlines()[:4]))  # only one track is left
-    with pytest.raises(
-        TooFewInstancesError,
-        match=r"train\+valid\+test: yield: 3\+0\+3, expected 3 of every class .* no track in two",
-    ):
-        build_gtsrb(source, num_instances=3)
-    assert chosen == []
-
-
-def test_number_of_instances_is_checked(intact: Path) -> None:
-    with pytest.raises(OptionError, match="0 instances"):
-        build_gtsrb(intact, num_instances=0)
 
 
 def item(track: int, frame: int, size: int) -> PhotoObject:
@@ -295,7 +214,7 @@ def tracks_of(choice: Choice, split: int) -> Counter[str]:
     return Counter(sign.key[:5] for place, sign in choice.slots.items() if place[0] == split)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_track_is_in_two_splits_and_signs_spread_evenly(seed: int) -> None:
     generator = np.random.default_rng(seed)
     lengths = generator.integers(1, 7, size=16)
@@ -323,41 +242,6 @@ def test_spare_tracks_go_where_tracks_are_few() -> None:
     assert [len(tracks_of(choice, split)) for split in (0, 1)] == [11, 10]
 
 
-def test_exactly_enough_signs_are_split_evenly() -> None:
-    training = [
-        item(track, frame, 70)
-        for track, length in enumerate((6, 6, 5, 5, 4, 4))
-        for frame in range(length)
-    ]
-    choice = deal(training, 15)
-    assert [tracks_of(choice, split).total() for split in (0, 1, 2)] == [15, 15, 15]
-
-
-def break_photo(source: Path) -> None:
-    """Damage the largest photo of a class."""
-    path = source / "Final_Training" / "Images" / "00014" / "00000_00010.ppm"
-    path.write_bytes(path.read_bytes()[:700])
-
-
-def test_damaged_photo_is_named(source: Path) -> None:
-    break_photo(source)
-    with pytest.raises(BadPictureError, match=r"00014.00000_00010\.ppm: found a damaged picture"):
-        build_gtsrb(source, num_instances=1, workers=2)
-
-
-def test_damaged_photo_is_skipped_on_request(
-    source: Path, chosen: list[PhotoObject], caplog: pytest.LogCaptureFixture
-) -> None:
-    break_photo(source)
-    with caplog.at_level(logging.WARNING):
-        build_gtsrb(source, num_instances=3, skip_bad=True)
-    assert "skipped 1 damaged" in caplog.text
-    assert "00000_00010.ppm" in caplog.text
-    suitable = set(CHOSEN[0] + CHOSEN[1]) | {"00000_00029"}
-    found = set(frames(chosen, "stop", "Final_Training"))
-    assert found == suitable - {"00000_00010"}
-
-
 def edit(name: str, before: str, after: str) -> Callable[[Path], None]:
     """Replace a text in a table."""
 
@@ -375,10 +259,6 @@ def edit(name: str, before: str, after: str) -> Callable[[Path], None]:
     [
         (shutil.rmtree, "found nothing, expected a directory"),
         (
-            lambda root: shutil.rmtree(root / "Final_Training"),
-            r"no Final_Training/Images/00001/GT-00001\.csv, .* GTSRB_Final_Training_Images\.zip",
-        ),
-        (
             lambda root: next(root.rglob("GT-final_test.csv")).unlink(),
             r"no GT-final_test\.csv, expected the classes .* GTSRB_Final_Test_GT\.zip",
         ),
@@ -386,10 +266,8 @@ def edit(name: str, before: str, after: str) -> Callable[[Path], None]:
             edit("GT-final_test.csv", ";ClassId", ""),
             r"GT-final_test\.csv: found a broken row \(KeyError\('ClassId'\)\)",
         ),
-        (edit("GT-00038.csv", "Roi.X2", "X2"), r"GT-00038\.csv: .*KeyError\('Roi\.X2'\)"),
         (edit("GT-00038.csv", ";98;", ";wide;"), r"GT-00038\.csv: .*'wide'"),
-        (edit("GT-00038.csv", "112;106;8;8", "112"), r"GT-00038\.csv: found a broken row"),
-        (lambda root: next(root.rglob("GT-00038.csv")).write_bytes(b"\xff"), "found no text"),
+        (edit("GT-00038.csv", ";8;8;104;98;", ";8;17;104;107;"), r"00000_00010.* inside 112×106"),
         (
             lambda root: next((root / "Final_Test").rglob("00017.ppm")).unlink(),
             r"GT-final_test\.csv: found no Final_Test/Images/00017\.ppm",
@@ -400,38 +278,3 @@ def test_broken_sources_are_named(source: Path, spoil: Any, message: str) -> Non
     spoil(source)
     with pytest.raises(SourceError, match=message):
         build_gtsrb(source, num_instances=1)
-
-
-@pytest.mark.parametrize(
-    "box",
-    ["-1;8;95;98", "8;17;104;107"],
-)
-def test_box_outside_its_picture_is_named(source: Path, box: str) -> None:
-    edit("GT-00038.csv", ";8;8;104;98;", f";{box};")(source)
-    with pytest.raises(BoxError, match=r"GT-00038\.csv: .*00000_00010\.ppm, .* inside 112×106"):
-        build_gtsrb(source, num_instances=1)
-
-
-def test_archive_of_labels_is_needed(zipped: Path) -> None:
-    """The archive of the test photos has a table too, but no classes in it."""
-    (zipped / "GTSRB_Final_Test_GT.zip").unlink()
-    with pytest.raises(SourceError, match=r"no GT-final_test\.csv, .* GTSRB_Final_Test_GT\.zip"):
-        build_gtsrb(zipped)
-
-
-def test_damaged_table_in_an_archive_is_named(zipped: Path) -> None:
-    """The first byte is wrong, which the decompression tells."""
-    path = zipped / "GTSRB_Final_Test_GT.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("GT-final_test.csv", HEADER)
-    content = bytearray(path.read_bytes())
-    content[content.index(b"GT-final_test.csv") + len("GT-final_test.csv")] = 0xFF
-    path.write_bytes(content)
-    with pytest.raises(SourceError, match=r"GT\.zip:GT-final_test\.csv: found a damaged text"):
-        build_gtsrb(zipped)
-
-
-def test_damaged_archive_is_named(zipped: Path) -> None:
-    (zipped / "GTSRB_Final_Test_GT.zip").write_bytes(b"PK")
-    with pytest.raises(SourceError, match=r"GTSRB_Final_Test_GT\.zip: found a damaged archive"):
-        build_gtsrb(zipped)

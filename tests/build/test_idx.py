@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import gzip
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equiscale.build.idx import ChecksumError, IdxFormatError, parse_idx, read_bytes, read_pair
+from equiscale.build.idx import IdxFormatError, parse_idx, read_bytes, read_pair
 from equiscale.core.errors import SourceError, StorageError
 
 HEADER = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3])
@@ -38,12 +37,6 @@ def test_a_wrong_file_is_refused(content: bytes, message: str) -> None:
         parse_idx(content, 3, PATH)
 
 
-def test_gzip_is_recognized_by_content(tmp_path: Path) -> None:
-    (tmp_path / "plain").write_bytes(HEADER)
-    (tmp_path / "zipped").write_bytes(gzip.compress(HEADER))
-    assert read_bytes(tmp_path / "plain") == read_bytes(tmp_path / "zipped") == HEADER
-
-
 def test_truncated_gzip_and_gzip_bomb_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "file.gz"
     path.write_bytes(gzip.compress(bytes(1000))[:-10])
@@ -52,12 +45,6 @@ def test_truncated_gzip_and_gzip_bomb_are_refused(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(bytes(10**7)))
     with pytest.raises(IdxFormatError, match="more than 1000 bytes"):
         read_bytes(path, max_bytes=1000)
-
-
-def test_wrong_md5_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "train-images-idx3-ubyte").write_bytes(HEADER + bytes(6))
-    with pytest.raises(ChecksumError, match="expected 0123 "):
-        read_pair(tmp_path, "train", {"train-images-idx3-ubyte": "0123"})
 
 
 def test_missing_sources_are_named(tmp_path: Path) -> None:
@@ -82,16 +69,3 @@ def test_any_bytes_give_an_array_or_our_error(head: bytes, tail: bytes, axes: in
         return
     assert array.ndim == axes
     assert array.nbytes == len(head + tail) - 4 - 4 * axes
-
-
-@settings(max_examples=1000, deadline=None)
-@given(change=st.tuples(st.integers(0, 60), st.integers(0, 255)), length=st.integers(0, 100))
-def test_mutated_gzip_gives_bytes_or_our_error(
-    change: tuple[int, int], length: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    content = bytearray(gzip.compress(HEADER + bytes(range(60))))
-    content[change[0]] = change[1]
-    path = tmp_path_factory.getbasetemp() / "mutated.gz"
-    path.write_bytes(content[:length])
-    with contextlib.suppress(IdxFormatError):
-        assert isinstance(read_bytes(path), bytes)

@@ -12,7 +12,6 @@ from skimage.transform import resize
 from equiscale.build.idx import ChecksumError, parse_idx, read_bytes, read_pair
 from equiscale.build.mnist import (
     MNIST_MD5,
-    build_fashion,
     build_mnist,
     build_mnist_large_scale,
     render_plain,
@@ -90,11 +89,6 @@ def test_plain_rendering_is_antialiased_and_centred() -> None:
     assert np.array_equal(render_plain(stripes, 28, 22, 22, 72)[22:50, 22:50], stripes)
 
 
-def test_images_use_the_whole_range(mnist: StirArrays) -> None:
-    assert (mnist.images.min(axis=(-2, -1)) == 0).all()
-    assert (mnist.images.max(axis=(-2, -1)) >= 254).all()  # 255 x / x may round down
-
-
 def test_gzipped_files_are_read_alike(mnist_source: Path, tmp_path: Path) -> None:
     for path in mnist_source.glob("t10k*"):
         (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
@@ -109,11 +103,6 @@ def test_a_changed_file_is_refused(mnist_source: Path, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"\x00")
     with pytest.raises(ChecksumError, match="27ae3e4e09519cfbb04c329615203637"):
         build_mnist(tmp_path)
-
-
-def test_fashion_takes_no_digits(mnist_source: Path) -> None:
-    with pytest.raises(ChecksumError, match="expected f4a8712d7a061bf5bd6d2ca38dc4d50a"):
-        build_fashion(mnist_source)
 
 
 @pytest.mark.parametrize("count", [0, 893])

@@ -6,7 +6,6 @@ import os
 import pytest
 
 from equiscale.build.parallel import WorkerDiedError, map_in_order, no_progress
-from equiscale.core.errors import OptionError
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -29,8 +28,3 @@ def test_an_error_of_a_task_reaches_the_caller(workers: int) -> None:
 def test_a_killed_worker_is_reported() -> None:
     with pytest.raises(WorkerDiedError, match="fewer workers"):
         list(map_in_order(os._exit, [1, 1], 2, no_progress))
-
-
-def test_no_workers_are_refused() -> None:
-    with pytest.raises(OptionError, match="0 workers"):
-        list(map_in_order(math.sqrt, [1.0], 0, no_progress))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,17 +43,6 @@ def test_object_is_where_its_position_says(photo: Image.Image) -> None:
         assert np.abs(green[:, 32] - y * 255 / 299).max() < 2
 
 
-def test_positions_repeat_and_depend_on_key_and_seed(photo: Image.Image) -> None:
-    item = make_object(Box(150, 100, 230, 180))
-    first = cut_object(photo, item, Cutting(seed="a"))
-    assert np.array_equal(first.positions, cut_object(photo, item, Cutting(seed="a")).positions)
-    others = [
-        cut_object(photo, item, Cutting(seed="b")),
-        cut_object(photo, replace(item, key="photo/1"), Cutting(seed="a")),
-    ]
-    assert all(not np.array_equal(first.positions, other.positions) for other in others)
-
-
 @given(
     start=st.floats(0, 500),
     length=st.floats(64, 300),
@@ -95,10 +83,6 @@ def test_beyond_the_border(background: Background, value: int) -> None:
     assert (shown[:20, :20] == value).all()
     assert (shown[32:44, 32:44] == 200).all()
     assert (shown[-8:, -8:] == value).all()
-
-
-def test_square_hull_keeps_centre_and_longer_side() -> None:
-    assert Box(10, 20, 50, 30).square_hull() == Box(10, 5, 50, 45)
 
 
 def test_transparency_palette_and_grey_become_rgb(tmp_path: Path) -> None:

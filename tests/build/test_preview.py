@@ -24,17 +24,6 @@ def test_sheet_shows_every_class_at_every_size(emoji_file: Path, tmp_path: Path)
     assert np.array_equal(cell[..., 0], arrays.images[2, 47, 5, 0])
 
 
-def test_boxes_are_drawn_on_request(small_arrays: StirArrays) -> None:
-    plain, framed = (
-        np.asarray(draw_preview(small_arrays, sizes=(20,), boxes=boxes)) for boxes in (False, True)
-    )
-    changed = (plain != framed).any(axis=-1)
-    rows, columns = np.nonzero(changed)
-    assert (framed[changed] == (255, 0, 0)).all()
-    assert np.ptp(columns) == 19
-    assert rows.min() == 16
-
-
 def test_boxes_end_with_the_canvas(small_arrays: StirArrays) -> None:
     positions = np.full_like(small_arrays.positions, 50)
     arrays = replace(small_arrays, positions=positions)

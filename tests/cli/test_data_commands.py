@@ -6,37 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from tests.cli.conftest import Done, Run
 
-from equiscale.cli import main
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import read_arrays
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-class Command:
-    """Runs `equiscale data …` in this process, as the console script does."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
-        self.patch = patch
-        self.capture = capture
-
-    def __call__(self, *arguments: str | Path) -> Result:
-        self.patch.setattr("sys.argv", ["equiscale", "data", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = self.capture.readouterr()
-        return Result(int(ended.value.code or 0), shown.out, shown.err)
 
 
 @pytest.fixture
@@ -45,16 +22,14 @@ def cache(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    monkeypatch.setenv("EQUISCALE_DATA", str(cache))
+def data(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run `equiscale data` with these arguments, in a wide terminal and without a network."""
     monkeypatch.setenv("EQUISCALE_RECORD", "http://127.0.0.1:9/record")
     monkeypatch.setenv("COLUMNS", "200")
-    return Command(monkeypatch, capsys)
+    return lambda *arguments: run("data", *arguments)
 
 
-def assert_refused(result: Result, message: str) -> None:
+def assert_refused(result: Done, message: str) -> None:
     assert result.code == 2
     assert result.out == ""
     assert result.err.count("\n") == 1
@@ -65,83 +40,91 @@ def assert_refused(result: Result, message: str) -> None:
 @pytest.mark.slow
 @pytest.mark.needs("cairo")
 def test_emoji_is_built_into_the_cache_and_previewed(
-    run: Command, cache: Path, emoji_file: Path, tmp_path: Path
+    data: Run, cache: Path, emoji_file: Path, tmp_path: Path
 ) -> None:
-    done = run("build", "emoji", "--workers", "2")
+    done = data("build", "emoji", "--workers", "2")
     path = cache / "emoji.npz"
     assert (done.code, done.out.strip()) == (0, str(path))
     assert path.read_bytes() == emoji_file.read_bytes()
-    assert_refused(run("build", "emoji"), "exists already; add --force to replace it")
-    shown = run("preview", "emoji", "--boxes", "--out", tmp_path / "sheet.png")
+    assert_refused(data("build", "emoji"), "exists already; add --force to replace it")
+    shown = data("preview", "emoji", "--boxes", "--out", tmp_path / "sheet.png")
     assert shown.code == 0
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.height == 16 + 36 * 68
 
 
-def test_list_shows_every_card_and_own_files(run: Command, small_file: Path, cache: Path) -> None:
+def test_list_shows_every_card_and_own_files(data: Run, small_file: Path, cache: Path) -> None:
     cache.mkdir()
     shutil.copy(small_file, cache / "mine.npz")
-    shown = run("list").out
+    shown = data("list").out
     rows = {line.split()[0]: line for line in shown.splitlines() if line[:1].strip()}
     assert {*CARDS, "mine"} <= rows.keys()
     assert "112     14…224" in rows["mnist_large_scale"]
     assert str(cache) in shown
 
 
-def test_info_of_a_card_without_a_file_and_of_a_file(run: Command, small_file: Path) -> None:
-    card = run("info", "mnist")
+def test_info_of_a_card_without_a_file_and_of_a_file(data: Run, small_file: Path) -> None:
+    card = data("info", "mnist")
     assert card.code == 0
     assert "LeCun" in card.out
     assert "run `equiscale data download mnist` or" in card.out
-    file = run("info", small_file)
+    file = data("info", small_file)
     assert "cat, dog" in file.out
     assert read_arrays(small_file).content_hash in file.out
 
 
 def test_info_tells_whether_a_file_is_what_its_card_says(
-    run: Command, cache: Path, emoji_file: Path, small_file: Path
+    data: Run, cache: Path, emoji_file: Path, small_file: Path
 ) -> None:
     cache.mkdir()
     for file, answer in ((emoji_file, "yes"), (small_file, "no")):
         shutil.copy(file, cache / "emoji.npz")
-        assert f"as the card says  {answer}" in run("info", "emoji").out
+        assert f"as the card says  {answer}" in data("info", "emoji").out
 
 
-def test_cache_that_is_a_file_is_called_that(run: Command, cache: Path) -> None:
+def test_cache_that_is_a_file_is_called_that(data: Run, cache: Path) -> None:
     cache.touch()
-    assert_refused(run("build", "emoji"), f"{cache} is not a directory")
+    assert_refused(data("build", "emoji"), f"{cache} is not a directory")
 
 
-def test_folder_is_built_and_previewed(run: Command, cache: Path, tmp_path: Path) -> None:
+def test_folder_is_built_and_previewed(data: Run, cache: Path, tmp_path: Path) -> None:
     for number in range(3):
         path = tmp_path / "pictures" / "[red]" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (70, 70), (number, 200, 0)).save(path)
     source = ("--source", tmp_path / "pictures")
-    built = run("build", "folder", *source, "--name", "mine", "--workers", "1")
+    built = data("build", "folder", *source, "--name", "mine", "--workers", "1")
     assert built.code == 0, built.err
     assert read_arrays(cache / "mine.npz").class_names == ("[red]",)
-    shown = run("preview", "mine", "--sizes", "64,17", "--out", tmp_path / "p.png")
+    shown = data("preview", "mine", "--sizes", "64,17", "--out", tmp_path / "p.png")
     assert shown.code == 0
-    wanted = run("build", "folder", *source, "--name", "m2", "--instances", "2")
+    wanted = data("build", "folder", *source, "--name", "m2", "--instances", "2")
     assert_refused(wanted, "in train+valid+test: [red]: 1+1+1, expected 2 of every class")
     assert not (cache / "m2.npz").exists()
-    unknown = run("build", "folder", *source, "--name", "m3", "--classes", "[red], blue one")
+    unknown = data("build", "folder", *source, "--name", "m3", "--classes", "[red], blue one")
     assert_refused(unknown, "unknown class 'blue one'")
 
 
-def test_canvas_and_sizes_are_options(run: Command, cache: Path, tmp_path: Path) -> None:
+@pytest.mark.needs("pyarrow")
+def test_export_writes_files_once(data: Run, small_file: Path, tmp_path: Path) -> None:
+    wanted = ("export", small_file, "--format", "parquet", "--out", tmp_path / "out")
+    names = [Path(line).name for line in data(*wanted).out.split()]
+    assert names == ["train.parquet", "valid.parquet", "test.parquet", "croissant.json"]
+    assert_refused(data(*wanted), "already; add --force to replace them")
+
+
+def test_canvas_and_sizes_are_options(data: Run, cache: Path, tmp_path: Path) -> None:
     for number in range(3):
         path = tmp_path / "stamps" / "disc" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGBA", (90, 90), (number, 200, 0, 255)).save(path)
     arguments = ("--source", tmp_path / "stamps", "--name", "mine", "--workers", "1", "--cutouts")
-    built = run("build", "folder", *arguments, "--canvas", "100", "--sizes", "30,90")
+    built = data("build", "folder", *arguments, "--canvas", "100", "--sizes", "30,90")
     assert built.code == 0, built.err
     arrays = read_arrays(cache / "mine.npz")
     assert (arrays.canvas, arrays.sizes) == (100, (90, 30))
-    assert run("preview", "mine", "--out", tmp_path / "p.png").code == 0
-    refused = run("build", "folder", *arguments, "--sizes", "65", "--force")
+    assert data("preview", "mine", "--out", tmp_path / "p.png").code == 0
+    refused = data("build", "folder", *arguments, "--sizes", "65", "--force")
     assert_refused(refused, "do not fit on a canvas of 64")
 
 
@@ -163,14 +146,9 @@ def test_canvas_and_sizes_are_options(run: Command, cache: Path, tmp_path: Path)
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
-    run: Command, arguments: tuple[str, ...], message: str
+    data: Run, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert_refused(run(*arguments), message)
-
-
-def test_damaged_file_is_one_sentence(run: Command, tmp_path: Path) -> None:
-    (tmp_path / "bad.npz").write_bytes(b"bad")
-    assert_refused(run("info", tmp_path / "bad.npz"), "a damaged or foreign file")
+    assert_refused(data(*arguments), message)
 
 
 @pytest.mark.slow

@@ -5,53 +5,27 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import polars
 import pytest
+from tests.cli.conftest import PYTHONPATH, Run
 
-from equiscale.cli import main
 from equiscale.runs.store import RunState, RunStore
 
-TINY = Path(__file__).parents[1] / "sweeps"
-SOURCE = Path(__file__).parents[2] / "src"
-
 LogCapture = pytest.LogCaptureFixture
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> Run:
-    """Run the command in this process, in an empty directory; return code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(TINY))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), str(TINY)]))
-    monkeypatch.setenv("EQUISCALE_DATA", str(tmp_path / "data"))
-    monkeypatch.delenv("EQUISCALE_RUNS", raising=False)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["equiscale", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        printed = capsys.readouterr()
-        code = caught.value.code
-        assert isinstance(code, int) or code is None
-        return code or 0, printed.out, printed.err
-
-    return call
-
-
 TRAIN = ("train", "--model", "tiny_models:TinyNet", "--epochs", "2")
 SWEEP = ("sweep", "--models", "tiny_models:TinyNet", "--scenarios", "mid2rest", "--epochs", "2")
 
 
 def test_train_shows_progress_and_ends_in_a_record(run: Run) -> None:
-    code, out, err = run(*TRAIN, "--seed", "3", "--lr", "0.01", "--option", "pause=0.0001")
+    options = "--seed 3 --lr 0.01 --option pause=0.0001 --no-weights --batch-size 64 --patience 3"
+    command = (
+        *TRAIN,
+        *options.split(),
+        *["--optimizer", "sgd", "--reshuffle", "--augmentation", "shift"],
+    )
+    code, out, err = run(*command)
     assert code == 0, err
     assert "epoch 1/2  loss 3." in err
     assert "left unless it improves" in err
@@ -60,27 +34,12 @@ def test_train_shows_progress_and_ends_in_a_record(run: Run) -> None:
     key = json.loads((directory / "record.json").read_text())["science"]["key"]
     assert (key["seed"], key["learning_rate"], key["model_options"]) == (3, 0.01, {"pause": 0.0001})
     assert key["protocol"] == "paper-1"
-    assert key["protocol_changes"] == {"max_epochs": 2}
-    again = run(*TRAIN, "--seed", "3", "--lr", "0.01", "--option", "pause=0.0001")
-    assert again[:2] == (0, out)
-    assert "epoch" not in again[2]
-
-
-def test_every_training_option_reaches_the_key(run: Run) -> None:
-    options = "--batch-size 64 --epochs 1 --patience 3 --optimizer sgd --reshuffle"
-    code, out, _ = run(*TRAIN[:3], *options.split(), "--augmentation", "shift", "--no-weights")
-    assert code == 0
-    directory = Path(out.splitlines()[-1])
-    key = json.loads((directory / "record.json").read_text())["science"]["key"]
-    assert key["protocol_changes"] == {
-        "augmentation": "shift",
-        "batch_size": 64,
-        "max_epochs": 1,
-        "optimizer": "sgd",
-        "patience": 3,
-        "reshuffle": True,
-    }
+    changes = {"batch_size": 64, "max_epochs": 2, "patience": 3, "reshuffle": True}
+    assert key["protocol_changes"] == {"augmentation": "shift", "optimizer": "sgd", **changes}
     assert not (directory / "weights.safetensors").exists()
+    again = run(*command)
+    assert again[:2] == (0, out)
+    assert "epoch" not in again.err
 
 
 def test_a_failed_run_says_why_and_can_be_tried_again(run: Run) -> None:
@@ -120,7 +79,8 @@ def test_sweep_dry_run_run_and_run_again(run: Run) -> None:
 def test_sweep_from_a_file(run: Run) -> None:
     Path("sweep.toml").write_text(
         "models = 'tiny_models:TinyNet'\nselect_learning_rate = true\nseeds = 7\n"
-        "[training]\nmax_epochs = 1\n[options.'tiny_models:TinyNet']\npause = 0.0\n"
+        "[training]\nmax_epochs = 1\n[options.'tiny_models:TinyNet']\npause = 0.0\n",
+        encoding="utf-8",
     )
     code, out, _ = run("sweep", "sweep.toml", "--dry-run")
     assert code == 0
@@ -135,33 +95,19 @@ def test_sweep_from_a_file(run: Run) -> None:
     [
         (("train", "--model", "standart"), "unknown model 'standart'; did you mean 'standard'"),
         (("train", "--model", "standard", "--data", "emojy"), "did you mean 'emoji'"),
-        (("train", "--model", "standard", "--data", "x.npz"), "x.npz"),
-        (
-            ("train", "--model", "standard", "--scenario", "mid2res"),
-            "unknown scenario 'mid2res'; did you mean 'mid2rest'",
-        ),
         (("train", "--model", "tiny_models:colour_only"), "cannot take the images of 'emoji'"),
-        (("train", "--model", "tiny_models:seven_classes"), "expected [1, 36]"),
-        (("train", "--model", "tiny_models:nothing"), "no callable 'nothing'"),
         ((*TRAIN, "--lr", "nan"), "learning rate must be positive"),
         ((*TRAIN, "--lr", "0.1,0.2"), "--lr takes one learning rate"),
         ((*TRAIN, "--optimizer", "adm"), "did you mean 'adam'"),
-        ((*TRAIN, "--device", "gpu"), "device 'gpu' cannot be used here"),
         ((*TRAIN, "--option", "pause"), "must be written name=value"),
-        ((*TRAIN, "--option", "break=1"), "'break'"),
         ((*TRAIN, "--track", "wandb"), "unknown tracker 'wandb'"),
         ((*TRAIN, "--runs", "/proc/runs"), "cannot use the runs directory '/proc/runs'"),
         (("bench", TRAIN[2], "--out", "/proc/page.html"), "cannot write /proc/page.html"),
-        (("bench", TRAIN[2], "--out", "."), "cannot write .: Is a directory"),
         ((*SWEEP, "--seeds", "some"), "--seeds must be numbers"),
-        ((*SWEEP, "--seeds", "0"), "the number of seeds must be 1 to 100000, got 0"),
-        ((*SWEEP, "--lr", "0.1,x"), "--lr must be numbers"),
         ((*SWEEP, "--lr", "0.1", "--select-lr"), "either give learning rates or have them"),
         ((*SWEEP, "--on", "slrum"), "unknown launcher 'slrum'; did you mean 'slurm'"),
-        ((*SWEEP, "--engine-option", "minutes=3"), "unknown option of local: 'minutes'"),
+        ((*SWEEP, "--launcher-option", "minutes=3"), "unknown option of local: 'minutes'"),
         ((*TRAIN, "--option", "pause=NaN"), "the model option pause=nan must be"),
-        ((*SWEEP, "--scenarios", "all,mid"), "unknown scenario 'mid'"),
-        (("sweep", "nowhere.toml"), "nowhere.toml"),
         (("status",), "there is no runs directory 'runs'"),
         (("collect", "--out", "runs.xls"), "must end in .csv or .parquet"),
     ],
@@ -177,21 +123,9 @@ def test_bad_input_is_one_sentence_and_code_2(
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (("--option", "kernel=5"), "did you mean 'kernel_size'"),
-        (("--scenario", "mid2res"), "did you mean 'mid2rest'"),
-        (("--augmentation", "rescal"), "did you mean 'rescale'"),
-    ],
-)
-def test_bad_input_is_named_before_a_dataset_is_asked_for(
-    run: Run, wrong: tuple[str, ...], message: str
-) -> None:
-    code, _, err = run("train", "--model", "standard", "--data", "nowhere.npz", *wrong)
-    assert code == 2
-    assert message in err
-    assert "nowhere" not in err
+def test_bad_input_is_named_before_a_dataset_is_asked_for(run: Run) -> None:
+    wrong = ("--scenario", "mid2res", "--data", "nowhere.npz")
+    assert "did you mean 'mid2rest'" in run("train", "--model", "standard", *wrong).err
 
 
 def test_a_record_of_a_newer_version_is_left_alone(run: Run) -> None:
@@ -223,21 +157,6 @@ def test_a_corrupt_record_is_reported_and_can_be_made_anew(run: Run) -> None:
     assert len(store.run_ids(RunState.DONE)) == 2
 
 
-def test_a_corrupt_record_is_reported_once_also_if_the_sweep_does_not_need_it(run: Run) -> None:
-    run(*TRAIN, "--option", "pause=0.003")
-    run(*TRAIN, "--seed", "2")
-    for path in Path("runs/done").glob("*/arrays.npz"):
-        path.write_bytes(b"")
-    Path("sweep.toml").write_text(
-        "models = 'tiny_models:TinyNet'\nscenarios = 'mid2rest'\nseeds = 1\n"
-        "[training]\nmax_epochs = 2\n[options.'tiny_models:TinyNet']\npause = 0.003\n"
-    )
-    code, out, err = run("sweep", "sweep.toml", "--workers", "1", "--threads", "1")
-    assert code == 0, err
-    assert err.count("unusable: ") == 2
-    assert "1 done" in out
-
-
 def test_a_damaged_note_of_a_failure_does_not_hide_the_others(run: Run) -> None:
     for seed in ("1", "2"):
         run("train", "--model", "tiny_models:Raising", "--epochs", "1", "--seed", seed)
@@ -255,19 +174,11 @@ def test_a_diverged_run_needs_no_traceback(run: Run) -> None:
     assert "Traceback" not in err
 
 
-def test_a_table_that_cannot_be_written(run: Run) -> None:
-    run(*TRAIN)
-    code, _, err = run("collect", "--out", "/proc/runs/runs.csv")
-    assert code == 2
-    assert err.startswith("error: cannot write /proc/runs/runs.csv: ")
-    assert err.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_ctrl_c_and_go_on(tmp_path: Path, emoji_file: Path) -> None:
     command = [sys.executable, "-m", "equiscale", "train", "--model", "tiny_models:TinyNet"]
     command += ["--data", str(emoji_file), "--epochs", "40", "--patience", "40"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(TINY)])}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     )
@@ -288,7 +199,7 @@ def test_ctrl_c_and_go_on(tmp_path: Path, emoji_file: Path) -> None:
 def test_a_model_of_another_version_is_another_run(run: Run, caplog: LogCapture) -> None:
     """A model's code is not part of a run's name; its version is."""
     Path("own_model.py").write_text(
-        "from tiny_models import TinyNet\nclass Own(TinyNet):\n    pass\n"
+        "from tiny_models import TinyNet\nclass Own(TinyNet):\n    pass\n", encoding="utf-8"
     )
     own = ("train", "--model", "own_model:Own", "--epochs", "1")
     first = run(*own)[1]

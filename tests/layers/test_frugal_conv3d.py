@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.layers.conftest import assert_close_with_gradients
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -39,12 +41,7 @@ def peaks(maps: Tensor) -> Tensor:
     return maps.flatten(2).max(2).values
 
 
-def assert_gradients_equal(
-    ours: Tensor, theirs: Tensor, inputs: Sequence[Tensor], atol: float = 1e-7
-) -> None:
-    mine, reference = (torch.autograd.grad(output.sin().sum(), inputs) for output in (ours, theirs))
-    for own, expected in zip(mine, reference, strict=True):
-        torch.testing.assert_close(own, expected, rtol=1e-6, atol=atol)
+assert_equal = partial(assert_close_with_gradients, rtol=1e-6, atol=1e-7)
 
 
 @pytest.fixture(params=["transforms", "ordinary"])
@@ -63,17 +60,14 @@ def test_equals_conv3d(way: str, width: int, monkeypatch: pytest.MonkeyPatch) ->
     turned = x.transpose(2, 3).contiguous().transpose(2, 3)
     for reduce in (torch.Tensor.sin, peaks):
         ours, theirs = frugal_conv3d(turned, weight, bias), F.conv3d(x, weight, bias)
-        torch.testing.assert_close(ours, theirs)
-        assert_gradients_equal(reduce(ours), reduce(theirs), inputs)
+        assert_equal(reduce(ours), reduce(theirs), inputs)
     torch.testing.assert_close(frugal_conv3d(x, weight), F.conv3d(x, weight))
 
 
 def test_peaks_equal_maxima(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fourier_conv3d, "IMAGES", 2)
     x, weight, bias = inputs = tensors()
-    ours, theirs = conv3d_peaks(x, weight, bias), peaks(F.conv3d(x, weight, bias))
-    torch.testing.assert_close(ours, theirs)
-    assert_gradients_equal(ours, theirs, inputs)
+    assert_equal(conv3d_peaks(x, weight, bias), peaks(F.conv3d(x, weight, bias)), inputs)
     torch.testing.assert_close(conv3d_peaks(x, weight), peaks(F.conv3d(x, weight)))
 
 
@@ -135,7 +129,7 @@ def test_autocast_and_half_precision_compute_in_float32(monkeypatch: pytest.Monk
         with torch.autocast("cpu", torch.bfloat16):
             found = function(*inputs)
         assert torch.equal(found, expected)
-        assert_gradients_equal(found, expected, inputs)
+        assert_equal(found, expected, inputs)
         expected = function(*(tensor.float() for tensor in coarse)).bfloat16()
         assert torch.equal(function(*coarse), expected)
 
@@ -154,8 +148,7 @@ def test_compiled_in_one_graph(way: str, function: Any, monkeypatch: pytest.Monk
     inputs = tensors()
     torch.compiler.reset()
     compiled: Any = torch.compile(function, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(*inputs), function(*inputs))
-    assert_gradients_equal(compiled(*inputs), function(*inputs), inputs)
+    assert_equal(compiled(*inputs), function(*inputs), inputs)
 
 
 def test_exported_as_a_plain_convolution(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.layers.conftest import assert_close_with_gradients
 from torch import Tensor
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.layers.baselines.multi_scale import (
     KanazawaConv2d,
     XuConv2d,
-    corner_aligned_matrix,
     first_maximum,
     xu_kernel,
 )
@@ -49,38 +49,15 @@ def kanazawa_reference(x: Tensor, weight: Tensor, bias: Tensor, exponents: list[
     return torch.stack(responses).max(dim=0).values
 
 
-def assert_same_with_gradients(ours: Tensor, reference: Tensor, inputs: list[Tensor]) -> None:
-    torch.testing.assert_close(ours, reference)
-    for mine, expected in zip(
-        torch.autograd.grad(ours.sin().sum(), inputs),
-        torch.autograd.grad(reference.sin().sum(), inputs),
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, expected)
-
-
 @pytest.mark.parametrize("sizes", [(3, 5, 7, 9, 11), (1, 5), (7,)])
 def test_xu_equals_the_padded_formulation(sizes: tuple[int, ...]) -> None:
     layer = XuConv2d(2, 3, 7, sizes).double()
     x = torch.randn(2, 2, len(sizes), 13, 16, dtype=torch.float64, requires_grad=True)
-    assert_same_with_gradients(layer(x), xu_reference(x, layer.weight, sizes), [x, layer.weight])
+    assert_close_with_gradients(layer(x), xu_reference(x, layer.weight, sizes), [x, layer.weight])
     reference = xu_reference(x, layer.weight, sizes)
     layer.pool = True
-    assert_same_with_gradients(layer(x), reference.max(dim=2).values, [x, layer.weight])
+    assert_close_with_gradients(layer(x), reference.max(dim=2).values, [x, layer.weight])
     assert torch.equal(layer.scale_indices(x), reference.max(dim=2).indices)
-
-
-def test_xu_starts_all_columns_from_one_image() -> None:
-    layer = XuConv2d(2, 3, 7)
-    x = torch.randn(2, 2, 13, 16)
-    torch.testing.assert_close(layer(x), layer(x[:, :, None].expand(-1, -1, 5, -1, -1)))
-
-
-def test_xu_larger_columns_are_larger() -> None:
-    """The release resamples a padded kernel, so that its 11×11 column reaches no further."""
-    kernel = xu_kernel(torch.ones(1, 1, 7, 7), 11)
-    assert kernel.shape[-1] == 11
-    assert (kernel != 0).all()
 
 
 def test_xu_zero_filter_stays_zero() -> None:
@@ -101,14 +78,7 @@ def test_kanazawa_equals_the_straightforward_formulation(
     layer = KanazawaConv2d(2, 3, 5, exponents).double()
     x = torch.randn(2, 2, *size, dtype=torch.float64, requires_grad=True)
     reference = kanazawa_reference(x, layer.weight, layer.bias, exponents)
-    assert_same_with_gradients(layer(x), reference, [x, layer.weight, layer.bias])
-
-
-@pytest.mark.parametrize("new_size", [1, 3, 7, 20])
-def test_corner_aligned_matrix_is_torchs(new_size: int) -> None:
-    x = torch.randn(1, 1, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    expected = F.interpolate(x, new_size, mode="linear", align_corners=True)
-    torch.testing.assert_close(x @ corner_aligned_matrix(7, new_size).T, expected)
+    assert_close_with_gradients(layer(x), reference, [x, layer.weight, layer.bias])
 
 
 def test_kanazawa_indices_name_the_exponent() -> None:

@@ -170,6 +170,20 @@ def test_without_a_compiler_the_build_says_so(
 
 @pytest.mark.slow
 @pytest.mark.needs("cc")
+def test_half_a_library_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Loading one kills the process, at every start."""
+    compiler = tmp_path / "half"
+    cut = 'for made; do case $made in *.so) truncate -s 100000 "$made";; esac; done'
+    compiler.write_text(f'#!/bin/sh\ncc "$@" || exit; {cut}\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    with pytest.raises(CompilerError, match="broken library"):
+        build(tmp_path / "installed")
+    assert not (tmp_path / "installed").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("cc")
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     """Odd and even sizes, groups, remainders of tiles and threads under ASan and UBSan."""
     flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g -O1"

@@ -79,5 +79,7 @@ def test_peak_memory_is_that_of_the_kernel() -> None:
     if not status.exists():
         pytest.skip("needs Linux")
     found = peak_memory_bytes(torch.device("cpu"))
-    line = next(row for row in status.read_text().splitlines() if row.startswith("VmHWM"))
+    line = next(
+        row for row in status.read_text(encoding="utf-8").splitlines() if row.startswith("VmHWM")
+    )
     assert found == pytest.approx(1024 * int(line.split()[1]), rel=0.02)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +178,12 @@ def test_truncated_and_foreign_files(saved: Path) -> None:
             '"options":{}}',
             "no description of its model",
         ),
-        (("standard", 2_000_000, 3, {}), "cannot be built"),
+        (("standard", 2_000_000, 3, {}), r"cannot be built \(in_channels=2000000 with"),
         (("standard", 1, 3, {"kernel_size": 20_001}), r"of shape \[16, 1, 7, 7\], expected"),
+        (("hermite", 1, 3, {"support": 100_001}), r"cannot be built \(support must be odd"),
+        (("gaussian_derivative", 1, 3, {"sigma": 1e5}), r"cannot be built .* too many or too wide"),
+        (("kanazawa", 1, 3, {"exponents": [10**5]}), r"cannot be built \(math range error"),
+        (("disco", 1, 3, {"basis": "x" * 300}), "File name too long"),
         ((["standard"], 1, 3, {}), r"cannot be built \(a model's name must be a string"),
     ],
 )
@@ -232,7 +235,7 @@ def test_another_basis_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match=r"trained with another conv1\.basis1"):
         load_model(path)
     basis.unlink()
-    os.mkfifo(basis)
+    basis.mkdir()
     for name in (basis, tmp_path, tmp_path / "absent"):
         with pytest.raises(InputFileError, match=r"not a regular file|found no file"):
             small_model("disco", basis=str(name))

@@ -104,16 +104,6 @@ def test_exported_and_in_onnx_with_a_free_batch_size(name: str, tmp_path: Path) 
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_onnx_with_large_kernels(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = create_model("conv3d", in_channels=1, num_classes=5, method="direct").eval()
-    x = torch.rand(2, 1, 21, 21, generator=torch.Generator().manual_seed(1))
-    found = onnx_logits(torch.export.export(model, (x,)), x, tmp_path / "model.onnx")
-    torch.testing.assert_close(found, model(x).detach(), rtol=0, atol=1e-4)
-
-
 def test_bfloat16_autocast(name: str) -> None:
     model, x = build(name)
     with torch.autocast("cpu", torch.bfloat16):

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.models import create_model
-from equiscale.models.families.prior_work import affine_grid, binomial_blur, gaussian_pyramid
 
 
 def body(model: nn.Module, x: Tensor, padding: int = 0) -> Tensor:
@@ -48,19 +47,6 @@ def test_spatial_transform_samples_the_learned_grid() -> None:
     torch.testing.assert_close(model(x), body(model, sampled))
 
 
-def test_spatial_transform_starts_at_the_identity() -> None:
-    torch.manual_seed(0)
-    model = create_model("spatial_transform", in_channels=1, num_classes=4, image_size=20)
-    x = torch.rand(2, 1, 20, 20)
-    torch.testing.assert_close(model.stages(x)["transform"], x)  # type: ignore[operator]
-
-
-def test_affine_grid_is_torchs() -> None:
-    theta = torch.randn(3, 2, 3, generator=torch.Generator().manual_seed(0))
-    expected = F.affine_grid(theta, [3, 1, 5, 8], align_corners=False)
-    torch.testing.assert_close(affine_grid(theta, 5, 8), expected)
-
-
 def test_spatial_transform_names_another_image_size() -> None:
     with pytest.raises(ShapeError, match=r"built for images of 24×28 pixels, got 24×24"):
         build("spatial_transform", image_size=(24, 28))(torch.rand(1, 2, 24, 24))
@@ -82,41 +68,12 @@ def test_ensemble_averages_the_logits_of_a_pyramid() -> None:
     torch.testing.assert_close(model(x), expected)
 
 
-def test_pyramid_sizes_and_constants() -> None:
-    x = torch.full((1, 1, 64, 33), 3.0)
-    shapes = [tuple(level.shape[2:]) for level in gaussian_pyramid(x, 3)]
-    assert shapes == [(64, 33), (32, 16), (16, 8)]
-    torch.testing.assert_close(binomial_blur(x), x)
-
-
-def test_xu_is_two_layers_of_columns() -> None:
-    model, x = build("xu", kernel_sizes=(5, 7)), torch.rand(2, 2, 15, 15)
-    stages = model.stages(x)  # type: ignore[operator]
-    assert stages["stage1"].shape == (2, 16, 2, 15, 15)
-    columns = [
-        F.relu(F.conv2d(stages["stage1"][:, :, s], _xu_kernel(model, size), padding=size // 2))
-        for s, size in enumerate((5, 7))
-    ]
-    torch.testing.assert_close(stages["stage2"], torch.maximum(*columns))
-
-
-def _xu_kernel(model: nn.Module, size: int) -> Tensor:
-    from equiscale.layers.baselines.multi_scale import xu_kernel
-
-    return xu_kernel(list(model.parameters())[1], size)
-
-
 def test_kanazawa_exponents_are_an_option() -> None:
     x = torch.rand(1, 2, 32, 32)
     paper, release = build("kanazawa"), build("kanazawa", exponents=range(-2, 4))
     first = [model.stages(x)["stage1"] for model in (paper, release)]  # type: ignore[operator]
     assert (first[0] >= first[1]).all()
     assert (first[0] > first[1]).any()
-
-
-def test_disco_scales_must_be_those_of_the_basis() -> None:
-    with pytest.raises(OptionError, match="scales must be among those of the basis"):
-        build("disco", scales=(1.0, 1.5))
 
 
 @pytest.mark.parametrize(

@@ -234,13 +234,6 @@ def test_variants_of_ours_do_not_crowd_the_figures_of_the_paper() -> None:
     assert len(labels(FIGURES["suppl1-accuracy"](study).axes[0])) == 6
 
 
-def test_the_last_stage_is_the_models_not_the_alphabets() -> None:
-    values = [_error("a", "stem", 0.9, (49, 64)), _error("a", "body", 0.1, (49, 64))]
-    study = Study.from_tables([_run("a", "mine", "small2large")], values)
-    (axis,) = FIGURES["fig6-equivariance"](study).axes
-    assert lines(axis, STYLES["standard"].light, "o") == [[[0.1], [0.5]]]
-
-
 @pytest.mark.parametrize("name", ["suppl1-accuracy", "suppl3-equivariance"])
 def test_a_cell_without_runs_says_so(name: str) -> None:
     rows = [_run("a", "mine", "small2large"), _run("b", "yours", "large2small")]

@@ -17,7 +17,6 @@ from equiscale.report.style import (
     MARKERS,
     PAPER_DARK,
     PAPER_LIGHT,
-    order_datasets,
     style_models,
 )
 
@@ -101,7 +100,3 @@ def test_the_page_knows_every_marker() -> None:
     (shapes,) = re.findall(r"const SHAPES = \{(.*?)\n\};", script, re.DOTALL)
     known = re.findall(r'(?:"(.)"|\b(\w)): (?:ring|cross)', shapes)
     assert {a or b for a, b in known} == set(MARKERS)
-
-
-def test_datasets_of_the_paper_come_first() -> None:
-    assert order_datasets(["zoo", "aerial", "emoji", "aerial"]) == ["emoji", "aerial", "zoo"]

@@ -67,7 +67,7 @@ def test_json_round_trip(make_key: MakeKey) -> None:
         ({"seed": 2**63}, "seed must be a whole number"),
         ({"model_options": {"a": float("inf")}}, "option a=inf must be a text, a finite number"),
         ({"model_options": {"a": [{1}]}}, "option a="),
-        ({"model_version": "2"}, "version of a model must be a whole number"),
+        ({"model_version": "2"}, "model_version must be an integer"),
     ],
 )
 def test_impossible_keys(make_key: MakeKey, change: dict[str, object], message: str) -> None:
@@ -78,7 +78,7 @@ def test_impossible_keys(make_key: MakeKey, change: dict[str, object], message: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
         ({"optimizer": "adm"}, "unknown optimizer 'adm'; did you mean 'adam'"),
         ({"augmentation": "scale"}, "unknown augmentation 'scale'"),
         ({"reshuffle": 1}, "reshuffle must be true or false"),

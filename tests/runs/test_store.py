@@ -122,6 +122,29 @@ def test_a_slow_reader_does_not_quarantine_the_successor(
     assert len(store.quarantined()) == 1
 
 
+def test_two_readers_do_not_quarantine_under_one_name(
+    make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the slower reader found its name taken, and removed the good successor."""
+    store, record = RunStore(tmp_path), make_record()
+    run_id = publish(store, record)
+    (store.directory(run_id) / "record.json").write_text("{")
+    rename = Path.rename
+
+    def rename_late(path: Path, target: Path) -> Path:
+        monkeypatch.undo()
+        with pytest.raises(CorruptRecordError):
+            store.load(run_id)
+        publish(store, record)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename_late)
+    with pytest.raises(CorruptRecordError):
+        store.load(run_id)
+    assert store.load(run_id).to_files() == record.to_files()
+    assert store.quarantined() == [f"{run_id}.1"]
+
+
 def test_a_corrupt_record_of_a_read_only_archive_is_reported(
     make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +247,7 @@ def test_leftovers_of_ended_runs_are_removed(make_record: MakeRecord, tmp_path: 
     assert list((tmp_path / "active").iterdir()) == [other.directory]
 
 
+@pytest.mark.needs("posix")
 def test_killed_at_every_file_operation(tmp_path: Path) -> None:
     script = Path(__file__).with_name("crash_publish.py")
     done = subprocess.run(

@@ -1,21 +1,24 @@
 from __future__ import annotations
 
-import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from equiscale import load_dataset
 from equiscale.core.errors import OptionError
+from equiscale.core.registry import Registry
 from equiscale.models.checkpoint import load_model
 from equiscale.runs.errors import RunsError
 from equiscale.runs.key import RunKey
 from equiscale.runs.record import Measurement, RunRecord
 from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps import launch_ray
 from equiscale.sweeps.job import (
     JobSettings,
     ModelDataError,
@@ -25,7 +28,6 @@ from equiscale.sweeps.job import (
     load_run_dataset,
     run_job,
 )
-from equiscale.sweeps.measurements import MEASUREMENTS
 from equiscale.training.checkpoint import CHECKPOINT_FILE
 from equiscale.training.loop import InterruptedRunError
 
@@ -49,7 +51,7 @@ def test_a_key_becomes_a_record(make_key: MakeKey, make_settings: MakeSettings) 
     assert len(record.timings["epoch_seconds"]) == 4
     assert record.environment["torch"] == torch.__version__
     text = str(record.to_files()["record.json"])
-    assert os.uname().nodename not in text
+    assert platform.node() not in text
     assert str(Path.home()) not in text.replace('"/"', "")
     directory = RunStore(make_settings().runs).directory(record.key.run_id)
     model = load_model(directory / "weights.safetensors", allow_import=True)
@@ -154,12 +156,13 @@ def test_a_failed_run_keeps_its_reason(
 def test_measurements_land_in_the_record_or_fail_the_run(
     make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MEASUREMENTS, "_entries", {})
-    MEASUREMENTS.add("data", lambda model, dataset: Measurement({"classes": dataset.num_classes}))
-    MEASUREMENTS.add("not applicable", lambda model, dataset: None)
+    measurements: Registry[Any] = Registry("measurement")
+    monkeypatch.setattr("equiscale.sweeps.measurements.MEASUREMENTS", measurements)
+    measurements.add("data", lambda model, dataset: Measurement({"classes": dataset.num_classes}))
+    measurements.add("not applicable", lambda model, dataset: None)
     record = run(make_key(), make_settings())
     assert {name: m.values for name, m in record.measurements.items()} == {"data": {"classes": 36}}
-    MEASUREMENTS.add("odd", lambda model, dataset: Measurement({"x": float("nan")}))
+    measurements.add("odd", lambda model, dataset: Measurement({"x": float("nan")}))
     settings = make_settings()
     assert run_job(make_key(seed=2), RunStore(settings.runs), settings) is RunState.FAILED
 
@@ -203,3 +206,22 @@ def test_a_full_disk_stops_the_run_but_is_not_its_fault(
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
     record = run(key, settings)
     assert record.science_hash == run(key, make_settings()).science_hash
+
+
+def test_a_node_without_the_runs_directory_keeps_drivers_apart(
+    make_key: MakeKey,
+    make_settings: MakeSettings,
+    emoji_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: a task of an earlier driver that still lived made the next one's fail."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    key, data = make_key(), emoji_file.read_bytes()
+    earlier = RunStore(tmp_path / "equiscale-earlier" / key.run_id / "runs")
+    assert earlier.lease(key) is not None
+    arguments = key.to_json(), make_settings().to_json(), data
+    sent = launch_ray._compute_and_send(*arguments, "later")
+    assert isinstance(sent, dict)
+    assert RunRecord.from_files(sent).key == key
+    assert [path.name for path in tmp_path.glob("equiscale-*")] == ["equiscale-earlier"]

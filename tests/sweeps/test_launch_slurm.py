@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import socket
@@ -124,8 +123,16 @@ def test_more_tasks_than_an_array_may_have_are_several_arrays(
     launcher = launch_slurm.SlurmLauncher(minutes=10)
     launcher.run(keys, JobSettings(str(commands / "runs")), lambda: None)
     assert submitted == [3, 3, 1]
-    put("scontrol", "exit 1", commands)
+    (commands / "scontrol").unlink()
+    monkeypatch.setenv("PATH", str(commands))
     assert launch_slurm.max_array_size() == 1000
+
+
+@pytest.mark.needs("submitit")
+def test_pickles_are_for_the_owner_only(commands: Path) -> None:
+    settings = JobSettings(str(commands / "runs"))
+    launch_slurm.SlurmLauncher()._executor(settings)
+    assert (commands / "runs" / "slurm").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.usefixtures("commands")
@@ -167,6 +174,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cluster of two nodes with one core each; yields the directory of its logs."""
     root = Path(tempfile.mkdtemp(prefix="eq"))
     host = socket.gethostname().partition(".")[0]
+    import pwd
+
     user = pwd.getpwuid(os.getuid()).pw_name
     (root / "state").mkdir()
     (root / "munge").mkdir(mode=0o700)
@@ -225,7 +234,7 @@ def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[str]:
         "[options.'tiny_models:TinyNet']\npause = 0.004\n"
     )
     command = [sys.executable, "-m", "equiscale", "sweep", str(toml), "--on", "slurm"]
-    command += ["--engine-option", "minutes=25", "--runs", str(results)]
+    command += ["--launcher-option", "minutes=25", "--runs", str(results)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

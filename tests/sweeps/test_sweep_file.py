@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,44 +63,28 @@ def test_variants_of_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "problem"),
+    ("text", "problem"),
     [
-        ("data = 'emoji'\nmodel = 'xu'", 2, "unknown key 'model'; did you mean 'models'"),
-        (
-            "\n\nseeds = 'many'",
-            3,
-            "seeds must be a number of seeds, or a list of seeds, got 'many'",
-        ),
-        ("seeds = 0", 1, "must be 1 to 100000, got 0"),
-        ("seeds = 99999999999", 1, "must be 1 to 100000"),
-        ("models = [1]", 1, "models must be a text or a list of texts, got 1"),
-        ("select_learning_rate = 1", 1, "must be true or false, got 1"),
-        ("learning_rates = ['x']", 1, "must be a number"),
-        (
-            "[training]\npatience = 3\nbatch = 3",
-            3,
-            "unknown key 'batch'; did you mean 'batch_size'",
-        ),
-        ("[training]\nbatch_size = 2.5", 2, "batch_size must be a whole number"),
-        ("seeds = 2\n[training]\noptimizer = 'adm'", 3, "did you mean 'adam'"),
-        ("training = { patience = -1 }", 1, "patience must be a whole number"),
-        ("[options]\nxu = [{a = 1}, 2]", 2, "xu must be a table, or tables [[options.…]], got 2"),
-        ("[[options.xu]]\na = 1\n[[options.xu]]\nb = nan", 4, "a text, a finite number"),
-        ("[options.xu]\na = 1\n[option.xu]", 3, "unknown key 'option'"),
-        ("seeds = 1\na = = 1", 2, "Invalid value"),
-        ("# seeds = 4\nseeds = 'x'", 2, "seeds must be"),
-        ("models = 'a#b' # seeds = 4\nseeds = 'x' # why", 2, "seeds must be"),
-        ("seeds = 1\nlearning_rates = [1e-3, -1]", 2, "must be positive and finite, got -1"),
-        ("models = 'xu'\nseeds = [1, -1]", 2, "a whole number of at least 0, got -1"),
-        ("[options.xu]\na = 1\n[options.'m:N']\na = 2024-01-01", 4, "a text, a finite number"),
+        ("data = 'emoji'\nmodel = 'xu'", "model: unknown key 'model'; did you mean 'models'"),
+        ("seeds = 'many'", "seeds: must be a number of seeds, or a list of seeds, got 'many'"),
+        ("seeds = 99999999999", "seeds: the number of seeds must be 1 to 100000"),
+        ("seeds = [1, -1]", "seeds: a seed must be a whole number of at least 0, got -1"),
+        ("models = [1]", "models: must be a text or a list of texts, got 1"),
+        ("select_learning_rate = 1", "must be true or false, got 1"),
+        ("learning_rates = [1e-3, -1]", "must be positive and finite, got -1"),
+        ("learning_rates = true", "must be a number or a list of numbers, got True"),
+        ("[training]\nbatch = 3", "training: unknown training option 'batch'; did you mean"),
+        ("[training]\nbatch_size = 2.5", "training: batch_size must be an integer"),
+        ("[training]\noptimizer = 'adm'", "did you mean 'adam'"),
+        ("options = 3", "options: must be a table, got 3"),
+        ("[options]\nxu = [{a = 1}, 2]", "must be a table, or tables [[options.…]], got 2"),
+        ("[options.'m:N']\na = 2024-01-01", "options: the model option a="),
+        ("seeds = 1\na = = 1", "line 2"),
     ],
 )
-def test_a_mistake_names_its_line(tmp_path: Path, text: str, line: int, problem: str) -> None:
-    with pytest.raises(SweepFileError) as caught:
+def test_a_mistake_is_named_with_its_key(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(SweepFileError, match=rf"sweep\.toml.*{re.escape(problem)}"):
         read_sweep_file(write(tmp_path, text))
-    assert problem in str(caught.value)
-    assert f"line {line}" in str(caught.value)
-    assert "sweep.toml" in str(caught.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 from torch import Tensor, nn
@@ -48,7 +47,7 @@ class Deadly(TinyNet):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(9)
         return super().forward(x)
 
 

@@ -12,10 +12,8 @@ from equiscale.core.protocol import TrainingProtocol
 from equiscale.runs.record import History
 from equiscale.training.loop import (
     DivergedError,
-    EpochTimings,
     InterruptedRunError,
     LabelledImages,
-    Progress,
     Trainer,
     copy_weights,
     measure_accuracy,
@@ -61,15 +59,6 @@ def test_stops_after_patience_and_returns_the_first_best_weights(
     expected = snapshots[first_best]
     assert all(torch.equal(best[name], expected[name]) for name in expected)
     assert measure_accuracy(model, blobs[1]) == max(accuracy)
-
-
-def test_progress_counts_down() -> None:
-    history = History((1.0,) * 5, (0.1, 0.5, 0.5, 0.2, 0.1))
-    timings = EpochTimings((1.0,) * 5, (2.0,) * 5)
-    assert Progress(history, timings, max_epochs=200, patience=10).epochs_left == 7
-    assert Progress(history, timings, max_epochs=6, patience=10).epochs_left == 1
-    assert Progress(history, timings, max_epochs=200, patience=3).epochs_left == 0
-    assert Progress(history, timings, max_epochs=200, patience=10).seconds_left == 14.0
 
 
 def test_same_seed_same_run_whatever_the_global_generator(model: nn.Module, blobs: Blobs) -> None:

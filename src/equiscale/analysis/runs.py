@@ -13,6 +13,7 @@ import polars as pl
 from equiscale.analysis.selection import ScaleSelection, read_selection
 from equiscale.analysis.study import Study
 from equiscale.core.errors import EquiscaleError, InputFileError
+from equiscale.core.files import parse_json
 from equiscale.core.spec import Scenario
 from equiscale.runs.errors import RunsError
 from equiscale.runs.record import RunRecord
@@ -22,9 +23,8 @@ from equiscale.runs.table import (
     RUN_COLUMNS,
     TABLE_SUFFIXES,
     MeasuredValue,
-    measured_values,
     measurements_path,
-    run_row,
+    record_rows,
 )
 
 _REQUIRED = ("run_id", "model", "dataset", "scenario", "seed", "test_accuracy")
@@ -61,17 +61,18 @@ class RunsReader:
         self._store = RunStore(root)
         self._records = _Collected()
         self._problems: list[str] = []
+        self._seen: set[str] = set()
 
     def has_news(self) -> bool:
         """Whether runs were finished since the last `read`."""
-        return bool(set(self._finished()) - set(self._records.runs))
+        return bool(set(self._finished()) - self._seen)
 
     def read(self) -> Study:
         """Return the study of all runs that are finished by now."""
         if not self.root.is_dir():
             raise RunsError.missing(self.root)
         for run_id in self._finished():
-            if run_id not in self._records.runs:
+            if run_id not in self._seen:
                 self._load(run_id)
         if not self._records.runs:
             raise RunsError(_nothing_finished(self.root, self._others(), self._problems))
@@ -85,8 +86,9 @@ class RunsReader:
             self._records.add(self._store.load(run_id))
         except EquiscaleError as error:
             self._problems.append(str(error))
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            self._problems.append(f"run {run_id} cannot be shown by this version: {error!r}")
+            if not self._store.directory(run_id).exists():
+                return  # in quarantine; the run may be computed anew
+        self._seen.add(run_id)
 
     def _others(self) -> dict[str, int]:
         states = {
@@ -107,15 +109,15 @@ class _Collected:
         self._selections: dict[str, ScaleSelection] = {}
 
     def add(self, record: RunRecord) -> None:
-        row, values = run_row(record), list(measured_values(record))
-        self.runs[record.key.run_id] = row
-        self._values += values
+        row, values = record_rows(record)
         kind = replace(record.key, seed=0).run_id
         known = self._selections.get(kind)
         if known is None or record.key.seed < known.seed:
             selection = read_selection(record)
             if selection is not None:
                 self._selections[kind] = selection
+        self.runs[record.key.run_id] = row
+        self._values += values
 
     def study(self, others: Mapping[str, int], problems: Sequence[str]) -> Study:
         runs = list(self.runs.values())
@@ -136,12 +138,22 @@ def _read_tables(path: Path) -> Study:
             Scenario(name)
         except ValueError:
             raise InputFileError(path, f"the scenario {name!r}", _EXPECTED) from None
+    for options in runs["options"].unique() if "options" in runs.columns else ():
+        if options and not _is_object(options):
+            raise InputFileError(path, f"the options {options[:100]!r}", _EXPECTED)
     if runs.is_empty():
         raise InputFileError(path, "no runs", _EXPECTED)
     beside = measurements_path(path)
     values = _read_frame(beside, MEASUREMENT_COLUMNS) if beside.exists() else ()
     with _explained(path):
         return Study.from_tables(runs, values)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(parse_json(text.encode()), dict)
+    except ValueError:
+        return False
 
 
 @contextlib.contextmanager

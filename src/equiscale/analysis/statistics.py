@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,8 @@ RESAMPLES = 2000
 Floats = NDArray[np.float64]
 
 
-class Sortable(Protocol):
-    """Anything that can be sorted, such as a name or a tuple of names."""
-
-    def __lt__(self, other: Any, /) -> bool:  # noqa: ANN401 - as in typeshed
-        """Whether this comes before another."""
-
-
-Name = TypeVar("Name", bound=Sortable)
+Name = TypeVar("Name", bound=tuple[str, ...])
+"""What models are ranked by, such as `ModelKey`."""
 
 
 @dataclass(frozen=True)
@@ -82,20 +76,22 @@ class PairedComparison:
     """Two models over the same seeds.
 
     Attributes:
-        seeds: Seeds that both have.
-        missing: Seeds that only one of them has; they take no part.
+        seeds: Number of seeds that both have.
+        missing: Number of seeds that only one of them has; they take no part.
         difference: Mean of first minus second.
-        interval: Bootstrap interval of that mean.
+        low: Lower end of its bootstrap interval.
+        high: Upper end.
         wins: How often the first was better.
         ties: How often both were equal.
         p_value: Wilcoxon's signed-rank test, two-sided; None with fewer than six pairs that
             differ, where it cannot reach 5 %.
     """
 
-    seeds: tuple[int, ...]
-    missing: tuple[int, ...]
+    seeds: int
+    missing: int
     difference: float | None
-    interval: Interval
+    low: float | None
+    high: float | None
     wins: int
     ties: int
     p_value: float | None
@@ -103,26 +99,20 @@ class PairedComparison:
 
 def compare_paired(first: Mapping[int, float], second: Mapping[int, float]) -> PairedComparison:
     """Compare two models by their results per seed."""
-    seeds = tuple(sorted(first.keys() & second.keys()))
-    missing = tuple(sorted(first.keys() ^ second.keys()))
-    differences = np.array([first[seed] - second[seed] for seed in seeds])
-    if not seeds:
-        return PairedComparison(seeds, missing, None, NO_INTERVAL, 0, 0, None)
+    shared = sorted(first.keys() & second.keys())
+    differences = np.array([first[seed] - second[seed] for seed in shared])
+    interval = bootstrap_interval(differences.tolist())
+    testable = np.count_nonzero(differences) >= 6
     return PairedComparison(
-        seeds=seeds,
-        missing=missing,
-        difference=float(differences.mean()),
-        interval=bootstrap_interval(differences.tolist()),
+        seeds=len(shared),
+        missing=len(first.keys() ^ second.keys()),
+        difference=float(differences.mean()) if shared else None,
+        low=interval.low,
+        high=interval.high,
         wins=int((differences > 0).sum()),
         ties=int((differences == 0).sum()),
-        p_value=_signed_rank_p(differences),
+        p_value=float(stats.wilcoxon(differences).pvalue) if testable else None,
     )
-
-
-def _signed_rank_p(differences: Floats) -> float | None:
-    if np.count_nonzero(differences) < 6:
-        return None
-    return float(stats.wilcoxon(differences).pvalue)
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,8 @@ from equiscale.analysis.summaries import (
     summarize_equivariance,
     summarize_sizes,
 )
-from equiscale.core.errors import OptionError
 from equiscale.core.protocol import PROTOCOL_VERSION
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.registry import check_name
 from equiscale.runs.table import MEASUREMENT_COLUMNS, RUN_COLUMNS
 
 _HASH_LETTERS = 8
@@ -110,8 +109,7 @@ class Study:
         """
         known = self.runs["model"].unique().sort().to_list()
         for name in names:
-            if name not in known:
-                raise OptionError(unknown_name_message("model among these runs:", name, known))
+            check_name("model among these runs:", name, known)
         return self.where(pl.col("model").is_in(names))
 
     @property

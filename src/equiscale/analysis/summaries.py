@@ -23,6 +23,7 @@ from equiscale.analysis.statistics import (
 )
 from equiscale.core.errors import OptionError
 from equiscale.core.spec import Scenario
+from equiscale.runs.record import LARGEST_SIZE
 from equiscale.sweeps.grid import TRIAL_SEEDS, choose_learning_rate
 
 CELL = ("protocol", "dataset", "scenario", "model", "options")
@@ -82,7 +83,7 @@ def dataset_sizes(runs: pl.DataFrame, measurements: pl.DataFrame) -> DatasetSize
 
     If the scenarios cannot divide them, the table is incomplete, and the sizes of the paper count.
     """
-    tested = measurements.filter(measurement="test", quantity="accuracy")
+    tested = _accuracies_by_size(measurements)
     found = (
         runs.select("run_id", "dataset", "scenario")
         .join(tested, on="run_id", how="left")
@@ -93,6 +94,11 @@ def dataset_sizes(runs: pl.DataFrame, measurements: pl.DataFrame) -> DatasetSize
         dataset: tuple(sizes) if all(train_spans(Scenario(s), sizes) for s in names) else SIZES
         for dataset, names, sizes in found.iter_rows()
     }
+
+
+def _accuracies_by_size(measurements: pl.DataFrame) -> pl.DataFrame:
+    possible = pl.col("object_size").is_between(1, LARGEST_SIZE)
+    return measurements.filter(possible, measurement="test", quantity="accuracy")
 
 
 def train_spans(scenario: Scenario, sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -119,7 +125,7 @@ def accuracy_matrix(
 ) -> NDArray[np.float64]:
     """`-> [runs, largest size + 1]`: accuracy of each run by object size; NaN where missing."""
     rows = runs.select("run_id").with_row_index("row")
-    found = measurements.filter(measurement="test", quantity="accuracy").join(rows, on="run_id")
+    found = _accuracies_by_size(measurements).join(rows, on="run_id")
     known = [size for own in sizes.values() for size in own] + found["object_size"].to_list()
     matrix = np.full((len(runs), max(known, default=0) + 1), np.nan)
     matrix[found["row"], found["object_size"].to_numpy()] = found["value"]
@@ -317,24 +323,14 @@ def compare_models(cells: pl.DataFrame) -> pl.DataFrame:
     names = ("protocol", "dataset", "scenario")
     for keys, group in cells.group_by(*names, maintain_order=True):
         for first, second in combinations(group.to_dicts(), 2):
+            models = {
+                "first": first["model"],
+                "first_options": first["options"],
+                "second": second["model"],
+                "second_options": second["options"],
+            }
             paired = compare_paired(_by_seed(first), _by_seed(second))
-            rows.append(
-                {
-                    **dict(zip(names, keys, strict=True)),
-                    "first": first["model"],
-                    "first_options": first["options"],
-                    "second": second["model"],
-                    "second_options": second["options"],
-                    "seeds": len(paired.seeds),
-                    "missing": len(paired.missing),
-                    "difference": paired.difference,
-                    "low": paired.interval.low,
-                    "high": paired.interval.high,
-                    "wins": paired.wins,
-                    "ties": paired.ties,
-                    "p_value": paired.p_value,
-                }
-            )
+            rows.append({**dict(zip(names, keys, strict=True)), **models, **vars(paired)})
     return pl.DataFrame(rows, infer_schema_length=None)
 
 

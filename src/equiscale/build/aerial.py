@@ -12,7 +12,7 @@ from equiscale.build.photos import BadPictureError, Box, Cutting, Photo, PhotoOb
 from equiscale.build.sources import find_files, index_members, read_text
 from equiscale.core.errors import SourceError
 from equiscale.core.spec import STIR_LAYOUT, Layout
-from equiscale.data.catalog import CARDS
+from equiscale.data.catalog import CARDS, STIR_CITATION, register_dataset
 from equiscale.data.schema import StirArrays
 
 _SOURCE_LINE = "imagesource:"
@@ -21,6 +21,19 @@ _MAX_ANGLE = 3.0
 _MIN_SURROUNDINGS = 4
 
 
+@register_dataset(
+    "aerial",
+    title="Scaled and Translated Image Recognition (STIR): aerial objects",
+    description="Objects in aerial photos, only ever scaled down.",
+    num_classes=9,
+    num_instances=25,
+    channels=3,
+    license="CC BY-NC-SA 4.0; photos: DOTA v1.5, Google Earth, for academic use only",
+    source="https://captain-whu.github.io/DOTA, version 1.5, zips in place",
+    citation=STIR_CITATION,
+    date="2022-08-31",
+    published=True,
+)
 def build_aerial(
     source: Path,
     num_instances: int | None = None,

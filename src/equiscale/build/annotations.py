@@ -72,6 +72,7 @@ def read_annotations(
     skip_bad: bool = False,
     cutouts: bool = False,
     masks: Path | None = None,
+    labelled: bool = True,
 ) -> Annotations:
     """Find all objects of a source.
 
@@ -81,14 +82,16 @@ def read_annotations(
         skip_bad: Leave out damaged pictures and boxes outside their picture, and say so.
         cutouts: Objects are what is not transparent; needs one folder per class.
         masks: Directory of masks: each has the name of its picture.
+        labelled: Whether folders name classes; otherwise every picture below the source is an
+            object of the class "".
     """
     checked_directory(source)
     if source_format is SourceFormat.AUTO:
-        source_format = _detect(source)
+        source_format = detect_format(source)
     if cutouts and source_format is not SourceFormat.FOLDERS:
         raise OptionError(f"cut-outs need one folder per class, not {source_format.value} boxes")
     readers = {
-        SourceFormat.FOLDERS: _read_folders,
+        SourceFormat.FOLDERS: _read_folders if labelled else _read_unlabelled,
         SourceFormat.COCO: _read_coco,
         SourceFormat.YOLO: _read_yolo,
     }
@@ -102,7 +105,8 @@ def read_annotations(
     return Annotations(tuple(class_names), tuple(objects), upright, damaged)
 
 
-def _detect(source: Path) -> SourceFormat:
+def detect_format(source: Path) -> SourceFormat:
+    """Return how the pictures of a source are annotated."""
     if _coco_files(source):
         return SourceFormat.COCO
     if (source / "labels").is_dir() and (source / "images").is_dir():
@@ -125,6 +129,11 @@ def _read_folders(source: Path) -> tuple[list[str], list[_Mark]]:
         for path in pictures_below(folder)
     ]
     return [folder.name for folder in folders], marks
+
+
+def _read_unlabelled(source: Path) -> tuple[list[str], list[_Mark]]:
+    """Each picture is an object, wherever it is."""
+    return [""], [_Mark(path, "", "whole picture", path) for path in pictures_below(source)]
 
 
 def _with_masks(source: Path, marks: list[_Mark], masks: Path) -> list[_Mark]:

@@ -93,6 +93,11 @@ def _allocate(choice: Choice, cutting: Cutting) -> tuple[Images, Integers]:
     return images, np.empty((*images.shape[:4], 2), np.int64)
 
 
+def shorter_side(item: PhotoObject) -> float:
+    """Return the shorter side of an object's box."""
+    return min(item.box.width, item.box.height)
+
+
 def deal_largest(
     objects: Iterable[PhotoObject],
     size_of: Callable[[PhotoObject], float],

@@ -13,11 +13,20 @@ from equiscale.build.parallel import Progress, map_in_order, no_progress
 from equiscale.build.vector import render_svg
 from equiscale.core.errors import MissingExtraError
 from equiscale.core.spec import STIR_LAYOUT, Layout, Split
-from equiscale.data.catalog import CARDS
+from equiscale.data.catalog import CARDS, STIR_CITATION, register_dataset
 from equiscale.data.schema import Images, Integers, StirArrays
 
 _PACKAGE = "fontawesome-free"
 _FOLDER = Path("static", "fontawesome_free", "svgs", "regular").parts
+
+
+_NAMES = (
+    "tired surprise smile-wink smile-beam sad-tear sad-cry meh-rolling-eyes meh-blank laugh-wink "
+    "laugh-squint laugh-beam laugh kiss-wink-heart kiss-beam kiss grin-wink grin-tongue-wink "
+    "grin-tongue-squint grin-tongue grin-tears grin-stars grin-squint-tears grin-squint "
+    "grin-hearts grin-beam-sweat grin-beam grin-alt grin grimace frown-open flushed dizzy angry "
+    "smile meh frown"
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,18 @@ class _Task:
     layout: Layout
 
 
+@register_dataset(
+    "emoji",
+    title="Scaled and Translated Image Recognition (STIR): emoji",
+    description="36 icons of faces, white on black, rendered from the vector at every size.",
+    class_names=tuple(_NAMES.split()),
+    license="CC BY 4.0; icons: Font Awesome Free 5.15.3 by @fontawesome, CC BY 4.0",
+    source="https://fontawesome.com, icons of PyPI fontawesome-free 5.15.3",
+    citation=STIR_CITATION,
+    date="2022-05-24",
+    published=True,
+    content_hash="20d3d4c27eda50f0f6c9735bbc2ea4b251ae7cb3f0115fbba902941e84f0aadc",
+)
 def build_emoji(
     layout: Layout = STIR_LAYOUT, workers: int = 1, progress: Progress = no_progress
 ) -> StirArrays:

@@ -12,12 +12,12 @@ class SystemLibraryError(EquiscaleError, ImportError):
     """A library of the operating system is not installed."""
 
 
-def import_extra(module: str, package: str) -> Any:  # noqa: ANN401 - the module asked for
-    """Import a module of a package that the extra `build` brings."""
+def import_extra(module: str, package: str, extra: str = "build") -> Any:  # noqa: ANN401 - the module asked for
+    """Import a module of a package that an extra installs."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise MissingExtraError(package, "build") from None
+        raise MissingExtraError(package, extra) from None
 
 
 def import_cairosvg() -> Any:  # noqa: ANN401 - an untyped package

@@ -6,13 +6,13 @@ import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from equiscale.build.choosing import Choice, build_from_photos, deal_tracks
+from equiscale.build.choosing import Choice, build_from_photos, deal_tracks, shorter_side
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import Box, BoxError, Cutting, Photo, PhotoObject
 from equiscale.build.sources import checked_directory, list_members, read_text
 from equiscale.core.errors import SourceError
 from equiscale.core.spec import STIR_LAYOUT, Layout
-from equiscale.data.catalog import CARDS
+from equiscale.data.catalog import CARDS, STIR_CITATION, register_dataset
 from equiscale.data.schema import StirArrays
 
 _OUTER = "GTSRB"
@@ -22,13 +22,46 @@ _TEST_LABELS_ARCHIVE = "GTSRB_Final_Test_GT.zip"
 _TRAINING = "Final_Training/Images"
 _TEST = "Final_Test/Images"
 _TEST_LABELS = "GT-final_test.csv"
-_CLASS_IDS = (1, 2, 4, 5, 9, 11, 12, 13, 14, 18, 23, 25, 26, 28, 35, 38)
+_CLASSES = {
+    1: "speed-limit-30",
+    2: "speed-limit-50",
+    4: "speed-limit-70",
+    5: "speed-limit-80",
+    9: "no-overtaking",
+    11: "priority-at-next-crossing",
+    12: "priority-road",
+    13: "yield",
+    14: "stop",
+    18: "danger",
+    23: "slippery-road",
+    25: "roadworks",
+    26: "traffic-signals",
+    28: "children",
+    35: "ahead-only",
+    38: "keep-right",
+}
 _MAX_SIDE_DIFFERENCE = 0.15
 
 Files = Mapping[str, Photo]
 """Where a file is, by its path below the folder GTSRB."""
 
 
+@register_dataset(
+    "gtsrb",
+    title="STIR recipe: German traffic signs",
+    description="16 traffic signs in photos, only ever scaled down. The photos end shortly beyond "
+    "the sign: around small signs, most of the image repeats the photo's edge.",
+    class_names=tuple(_CLASSES.values()),
+    num_instances=25,
+    channels=3,
+    license="research use; photos: German Traffic Sign Recognition Benchmark",
+    source="http://benchmark.ini.rub.de, GTSRB_Final_Training_Images.zip, "
+    "GTSRB_Final_Test_Images.zip and GTSRB_Final_Test_GT.zip, in place or unpacked",
+    citation=f"{STIR_CITATION}; J. Stallkamp, M. Schlipsing, J. Salmen, C. Igel, Man vs. computer: "
+    "Benchmarking machine learning algorithms for traffic sign recognition, Neural Networks 32, "
+    "2012",
+    date="2026-11-17",
+)
 def build_gtsrb(
     source: Path,
     num_instances: int | None = None,
@@ -53,18 +86,17 @@ def build_gtsrb(
     """
     card = CARDS["gtsrb"]
     count = card.num_instances if num_instances is None else num_instances
-    names = dict(zip(_CLASS_IDS, card.class_names, strict=True))
     files = _index_files(checked_directory(source))
     signs = [
         sign
         for folder, table in _find_tables(source, files)
-        for sign in _read_signs(table, folder, files, names, max(layout.sizes))
+        for sign in _read_signs(table, folder, files, max(layout.sizes))
     ]
 
     def choose(usable: list[PhotoObject]) -> Choice:
         training = [sign for sign in usable if sign.key.startswith(_TRAINING)]
         test = [sign for sign in usable if sign.key.startswith(_TEST)]
-        return deal_tracks(training, test, _track, _shorter_side, card.class_names, count, source)
+        return deal_tracks(training, test, _track, shorter_side, card.class_names, count, source)
 
     cutting = Cutting(seed=card.name, layout=layout, stretch=True, skip_bad=skip_bad)
     return build_from_photos(signs, choose, card.metadata(), cutting, workers, progress)
@@ -86,7 +118,7 @@ def _index_files(source: Path) -> Files:
 
 def _find_tables(source: Path, files: Files) -> Iterator[tuple[str, Photo]]:
     """Yield each folder of photos with the table that has their boxes and classes."""
-    for class_id in _CLASS_IDS:
+    for class_id in _CLASSES:
         folder = f"{_TRAINING}/{class_id:05}"
         table = f"{folder}/GT-{class_id:05}.csv"
         if table not in files:
@@ -100,13 +132,11 @@ def _find_tables(source: Path, files: Files) -> Iterator[tuple[str, Photo]]:
     yield _TEST, labels
 
 
-def _read_signs(
-    table: Photo, folder: str, files: Files, names: Mapping[int, str], least: int
-) -> Iterator[PhotoObject]:
+def _read_signs(table: Photo, folder: str, files: Files, least: int) -> Iterator[PhotoObject]:
     """Yield the large, nearly square signs of the classes that have a name."""
     for row in csv.DictReader(read_text(table).splitlines(), delimiter=";"):
         try:
-            label, key = names.get(int(row["ClassId"])), f"{folder}/{row['Filename']}"
+            label, key = _CLASSES.get(int(row["ClassId"])), f"{folder}/{row['Filename']}"
             box = Box(*(int(row[f"Roi.{side}"]) for side in ("X1", "Y1", "X2", "Y2")))
             width, height = int(row["Width"]), int(row["Height"])
         except (KeyError, TypeError, ValueError) as error:
@@ -125,10 +155,6 @@ def _read_signs(
 def _is_suitable(box: Box, least: int) -> bool:
     shorter, longer = sorted((box.width, box.height))
     return shorter >= least and longer - shorter < _MAX_SIDE_DIFFERENCE * longer
-
-
-def _shorter_side(sign: PhotoObject) -> float:
-    return min(sign.box.width, sign.box.height)
 
 
 def _track(sign: PhotoObject) -> str:

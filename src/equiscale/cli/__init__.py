@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from equiscale import __version__
-from equiscale.cli import bench, data, measure, models, report, runs, sweep, train
+from equiscale.cli import bench, data, doctor, measure, models, probe, report, runs, sweep, train
 from equiscale.core.errors import EquiscaleError
 
 USAGE_ERROR = 2
@@ -26,9 +26,11 @@ app.command("bench")(bench.bench)
 app.command("status")(runs.status)
 app.command("collect")(runs.collect)
 app.command("measure")(measure.measure)
+app.command("probe")(probe.probe)
 app.command("figures")(report.figures)
 app.command("compare")(report.compare)
 app.command("report")(report.report)
+app.command("doctor")(doctor.doctor)
 
 
 def _print_version(wanted: bool) -> None:

@@ -9,21 +9,8 @@ import typer
 from rich.console import Console
 
 from equiscale.cli import options
-from equiscale.cli.option_groups import (
-    EngineOptions,
-    RunOptions,
-    TrainingOptions,
-    with_option_groups,
-)
-from equiscale.cli.sweep import (
-    create_launcher,
-    exit_if_failed,
-    job_settings,
-    parse_rates,
-    parse_seeds,
-    print_plan,
-    run_grid,
-)
+from equiscale.cli.options import LauncherOptions, RunOptions, TrainingOptions, with_option_groups
+from equiscale.cli.sweep import exit_if_failed, parse_rates, parse_seeds, run_request
 from equiscale.core.files import check_writable
 
 
@@ -42,7 +29,7 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Also write the page.")] = None,
     dry_run: options.DryRun = False,
     retry_failed: options.RetryFailed = False,
-    engine: EngineOptions = EngineOptions(),  # noqa: B008 - frozen
+    launcher: LauncherOptions = LauncherOptions(),  # noqa: B008 - frozen
     run: RunOptions = RunOptions(),  # noqa: B008
     training: TrainingOptions = TrainingOptions(),  # noqa: B008
 ) -> None:
@@ -53,8 +40,6 @@ def bench(
     """
     options.allow_local_models()
     from equiscale.benchmarking import read_benchmark
-    from equiscale.runs.store import RunStore
-    from equiscale.sweeps.request import resolve_sweep
     from equiscale.sweeps.sweep_file import SweepRequest
 
     request = SweepRequest(
@@ -67,17 +52,11 @@ def bench(
         training=training.changes,
         options={model: options.parse_assignments(option)} if option else {},
     )
-    grid, store = resolve_sweep(request), RunStore(directory)
-    launcher = create_launcher(engine, run)
-    if dry_run:
-        print_plan(grid, store, launcher)
-        return
-    settings = job_settings(directory, run, grid)
-    if out is not None:
+    if out is not None and not dry_run:
         check_writable(out)  # before training for hours
-    status = run_grid(grid, store, launcher, settings, retry_failed)
-    standing = read_benchmark(grid, status, store)
-    Console().print(str(standing), markup=False, highlight=False, soft_wrap=True)
+    done = run_request(request, directory, launcher, run, dry_run, retry_failed)
+    standing = read_benchmark(*done)
+    options.say(Console(), str(standing))
     if out is not None:
         typer.echo(standing.write_page(out))
-    exit_if_failed(status, store)
+    exit_if_failed(*done[1:])

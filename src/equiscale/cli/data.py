@@ -1,19 +1,19 @@
-"""`equiscale data`: list, fetch, build and look at datasets."""
+"""`equiscale data`: list, fetch, build, export and look at datasets."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
+from typer.core import TyperGroup
 
-from equiscale.build.options import Background, SignBackground, SourceFormat
+from equiscale.build.options import Background, ExportFormat, SourceFormat
 from equiscale.cli.options import split_names
 from equiscale.core.errors import OptionError
 from equiscale.core.spec import STIR_LAYOUT, Layout, Split, describe_sizes
@@ -24,8 +24,29 @@ if TYPE_CHECKING:
 
     from equiscale.data.schema import StirArrays
 
-app = typer.Typer(help="List, fetch, build and look at datasets.", no_args_is_help=True)
-build_app = typer.Typer(help="Build a dataset file from its sources.", no_args_is_help=True)
+
+class BuildGroup(TyperGroup):
+    """One command per registered dataset, made when it is asked for, and `folder`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - Typer has its own Click
+        """Return the names of the commands."""
+        return [*CARDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+        """Return the command of a dataset, or one of our own."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or cmd_name not in CARDS:
+            return own
+        card, single = CARDS[cmd_name], typer.Typer(add_completion=False)
+        text = f"{card.title}.\n\n{card.description} Source: {card.source or 'none'}."
+        single.command(cmd_name, help=text)(_create_build_command(card))
+        return typer.main.get_command(single)
+
+
+app = typer.Typer(help="List, fetch, build, export and look at datasets.", no_args_is_help=True)
+build_app = typer.Typer(
+    cls=BuildGroup, help="Build a dataset file from its sources.", no_args_is_help=True
+)
 app.add_typer(build_app, name="build")
 
 Name = Annotated[str, typer.Argument(help="A dataset's name, or the path of its file.")]
@@ -38,14 +59,16 @@ Workers = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is already there.")]
 Instances = Annotated[
-    int | None, typer.Option(min=1, help="Instances per class and split; default: as published.")
+    int | None,
+    typer.Option(
+        "--instances", min=1, help="Instances per class and split; default: as published."
+    ),
 ]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out damaged pictures, and name them.")
 ]
 Canvas = Annotated[int | None, typer.Option(min=1, help="Side of the images in pixels.")]
 Sizes = Annotated[str, typer.Option(help="Object sizes in pixels: 28,56,112.")]
-Behind = Annotated[SignBackground, typer.Option(help="Behind the signs: black or random colours.")]
 Report = Callable[[int, int], None]
 
 
@@ -127,6 +150,26 @@ def download(
 
 
 @app.command()
+def export(
+    name: Name,
+    out: Annotated[Path, typer.Option(help="Directory to write to.")],
+    file_format: Annotated[
+        ExportFormat, typer.Option("--format", help="How the images are stored.")
+    ] = ExportFormat.PARQUET,
+    force: Force = False,
+) -> None:
+    """Write a dataset for Hugging Face: a Parquet file per split, and Croissant metadata."""
+    from equiscale.build.export import export_parquet
+    from equiscale.data.schema import read_arrays
+
+    path = locate_dataset(name)
+    with _progress_bar(f"exporting {path.stem}") as report:
+        files = export_parquet(read_arrays(path), path.stem, out, force, report)
+    for file in files:
+        typer.echo(file)
+
+
+@app.command()
 def preview(
     name: Name,
     out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("preview.png"),
@@ -140,16 +183,14 @@ def preview(
     from equiscale.data.schema import read_arrays
 
     arrays = read_arrays(locate_dataset(name))
-    write_preview(out, draw_preview(arrays, split, _parse_sizes(sizes), instance, boxes))
+    write_preview(out, draw_preview(arrays, split, parse_sizes(sizes), instance, boxes))
     typer.echo(out)
 
 
-_OPTIONS: dict[str, tuple[str, Any, Any]] = {  # parameter of the builder, annotation, default
-    "source": ("source", Source, inspect.Parameter.empty),
-    "background": ("background", Behind, SignBackground.PLAIN),
-    "instances": ("num_instances", Instances, None),
-    "skip_bad": ("skip_bad", SkipBad, False),
-}
+_OPTIONS: dict[str, Any] = {"source": Source, "num_instances": Instances, "skip_bad": SkipBad}
+"""Options that builders share; others follow from the annotation."""
+
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _COMMON = {
     "canvas": (Canvas, None),
     "sizes": (Sizes, ""),
@@ -159,32 +200,34 @@ _COMMON = {
 }
 
 
-def _add_build_command(card: DatasetCard) -> None:
-    """Add `equiscale data build NAME` with the options that the card names."""
+def _create_build_command(card: DatasetCard) -> Callable[..., None]:
+    """Return `equiscale data build NAME`, with the arguments of its builder as options."""
 
     def command(**given: Any) -> None:  # noqa: ANN401 - whatever the options are
         canvas, sizes, out, workers, force = (given.pop(name) for name in _COMMON)
-        arguments = {_OPTIONS[name][0]: value for name, value in given.items()}
         layout = _parse_layout(canvas, sizes, card.layout)
-        module, _, function = card.builder.partition(":")
         with _building(card.name, out, workers, force) as job:
-            build = getattr(importlib.import_module(module), function)
-            job.write(build(**arguments, layout=layout, workers=job.workers, progress=job.report))
+            build = card.build
+            job.write(build(**given, layout=layout, workers=job.workers, progress=job.report))
 
-    options = {name: _OPTIONS[name][1:] for name in card.options} | _COMMON
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(name, keyword, default=default, annotation=kind)
-            for name, (kind, default) in options.items()
-        ]
-    )
-    command.__annotations__ = {name: kind for name, (kind, _) in options.items()}
-    build_app.command(card.name, help=card.build_help)(command)
+    parameters = [_as_option(parameter) for parameter in card.options.values()]
+    parameters += [
+        inspect.Parameter(name, _KEYWORD, default=default, annotation=kind)
+        for name, (kind, default) in _COMMON.items()
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {item.name: item.annotation for item in parameters}
+    return command
 
 
-for _name in CARDS:
-    _add_build_command(CARDS[_name])
+def _as_option(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a builder's argument as Typer reads it; a text in `Annotated` is its help."""
+    kind = _OPTIONS.get(parameter.name)
+    if kind is None:
+        found = parameter.annotation
+        plain, *notes = get_args(found) if get_origin(found) is Annotated else (found,)
+        kind = Annotated[plain, typer.Option(help=notes[0] if notes else None)]
+    return parameter.replace(kind=_KEYWORD, annotation=kind)
 
 
 @build_app.command()
@@ -199,7 +242,7 @@ def folder(
         int | None,
         typer.Option(min=1, help="Objects per class and split; default: all that can be had."),
     ] = None,
-    background: Annotated[
+    border: Annotated[
         Background, typer.Option(help="Beyond a picture's border: its edge, or black.")
     ] = Background.EDGE,
     cutouts: Annotated[
@@ -243,7 +286,7 @@ def folder(
         classes=split_names(classes),
         num_instances=instances,
         layout=_parse_layout(canvas, sizes, STIR_LAYOUT),
-        background=background,
+        background=border,
         cutouts=cutouts,
         masks=masks,
         backgrounds=backgrounds,
@@ -276,29 +319,32 @@ class _Job:
 @contextmanager
 def _building(name: str, out: Path | None, workers: int | None, force: bool) -> Iterator[_Job]:
     """Check that the file can be written, show a progress bar, and print the file's path."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from equiscale.core.cores import available_cores
     from equiscale.data.schema import check_target
 
     path = out or dataset_path(name)
     check_target(path, force)
-    console = Console(stderr=True)
-    hidden = not console.is_terminal
-    with _terminated_cleanly(), Progress(console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task(f"building {name}", total=None)
-        yield _Job(
-            path,
-            workers or available_cores(),
-            lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    with _progress_bar(f"building {name}") as report:
+        yield _Job(path, workers or available_cores(), report)
     typer.echo(path)
 
 
 @contextmanager
-def _terminated_cleanly() -> Iterator[None]:
-    """Let a request to terminate end a build as Ctrl-C does, with nothing left behind."""
+def _progress_bar(text: str) -> Iterator[Report]:
+    """Show a bar on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    hidden = not console.is_terminal
+    with terminated_cleanly(), Progress(console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def terminated_cleanly() -> Iterator[None]:
+    """Let a request to terminate end the block as Ctrl-C does, with nothing left behind."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -324,7 +370,8 @@ def _add_own_datasets(table: Table) -> None:
             table.add_row(path.stem, *[""] * 4, "here", "your own")
 
 
-def _parse_sizes(text: str) -> list[int]:
+def parse_sizes(text: str) -> list[int]:
+    """Return the object sizes in a text that separates them with commas."""
     try:
         return [int(word) for word in split_names(text)]
     except ValueError:
@@ -334,7 +381,7 @@ def _parse_sizes(text: str) -> list[int]:
 def _parse_layout(canvas: int | None, sizes: str, default: Layout) -> Layout:
     if canvas is None and not sizes:
         return default
-    return Layout.of(canvas or default.canvas, _parse_sizes(sizes) or default.sizes)
+    return Layout.of(canvas or default.canvas, parse_sizes(sizes) or default.sizes)
 
 
 def _print_fields(fields: dict[str, str]) -> None:

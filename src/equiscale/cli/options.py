@@ -1,108 +1,169 @@
-"""Options that several commands share, and what they are turned into."""
+"""Options that several commands share, alone and in groups, and what they are turned into."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from rich.console import Console
 
 from equiscale.core.errors import OptionError
 
-GRID = "What is run"
-TRAINING = "Differences from the paper's protocol (each makes another run)"
 DEFAULT_RUNS = Path("runs")
 EXIT_FAILED_RUN = 1
 EXIT_INTERRUPTED = 130
+GRID = "What is run"
+TRAINING = "Differences from the paper's protocol (each makes another run)"
 MACHINE = "Where it runs"
 
+
+def _option(help: str, *names: str, panel: str | None = None, min: int | None = None) -> Any:  # noqa: A002, ANN401 - typer's words
+    return typer.Option(*names, help=help, rich_help_panel=panel, min=min)
+
+
 RunsDirectory = Annotated[
-    Path,
-    typer.Option("--runs", envvar="EQUISCALE_RUNS", help="Directory of the records."),
+    Path, typer.Option("--runs", envvar="EQUISCALE_RUNS", help="Directory of the records.")
 ]
-Device = Annotated[
-    str | None,
-    typer.Option(help="cuda, mps or cpu; default: the first there is.", rich_help_panel=MACHINE),
-]
-Threads = Annotated[
-    int | None, typer.Option(min=1, help="Threads per run.", rich_help_panel=MACHINE)
-]
-Track = Annotated[str, typer.Option(help="Live curves: tensorboard, mlflow, or both with a comma.")]
-Weights = Annotated[bool, typer.Option(help="Keep the best weights in the record.")]
-Scenarios = Annotated[str, typer.Option(help="Names with commas, or all.", rich_help_panel=GRID)]
-Seeds = Annotated[
-    str, typer.Option(help="A number n (seeds 1…n), or a list.", rich_help_panel=GRID)
-]
+Scenarios = Annotated[str, _option("Names with commas, or all.", panel=GRID)]
+Seeds = Annotated[str, _option("A number n (seeds 1…n), or a list.", panel=GRID)]
 LearningRates = Annotated[
     str,
-    typer.Option(
-        help="Learning rates with commas, or published: those of the paper. (default: 1e-3)",
-        rich_help_panel=GRID,
-    ),
+    _option("Numbers with commas, or published: those of the paper. (default: 1e-3)", panel=GRID),
 ]
 SelectLearningRate = Annotated[
     bool,
-    typer.Option(
+    _option(
+        "As in the paper: try 1e-2 and 1e-3 on five seeds, keep the better.",
         "--select-lr",
-        help="As in the paper: try 1e-2 and 1e-3 on five seeds, keep the better.",
-        rich_help_panel=GRID,
+        panel=GRID,
     ),
 ]
-Engine = Annotated[
-    str,
-    typer.Option(help="local, ray, slurm or another package's launcher.", rich_help_panel=MACHINE),
+ModelOption = Annotated[list[str], _option("Option of the model, name=value; may be repeated.")]
+DryRun = Annotated[bool, _option("Only print what is missing.", "--dry-run")]
+RetryFailed = Annotated[bool, _option("Try failed runs again.", "--retry-failed")]
+Device = Annotated[
+    str | None, _option("cuda, mps or cpu; default: the first there is.", panel=MACHINE)
 ]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Processes on this machine. (default: one per core, or --per-gpu per GPU)",
-        rich_help_panel=MACHINE,
-    ),
-]
-PerGpu = Annotated[
-    int, typer.Option(min=1, help="Runs at once on each GPU.", rich_help_panel=MACHINE)
-]
-EngineOption = Annotated[
-    list[str],
-    typer.Option(
-        help="Option of the launcher, name=value; may be repeated.", rich_help_panel=MACHINE
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what is missing.")]
-ModelOption = Annotated[
-    list[str], typer.Option(help="Option of the model, name=value; may be repeated.")
-]
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try failed runs again.")]
-BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="Images per step (default: 16).", rich_help_panel=TRAINING)
-]
-Epochs = Annotated[
-    int | None, typer.Option(min=1, help="At most. (default: 200)", rich_help_panel=TRAINING)
-]
-Patience = Annotated[
-    int | None,
-    typer.Option(min=1, help="Epochs without improvement. (default: 10)", rich_help_panel=TRAINING),
-]
-Optimizer = Annotated[
-    str | None, typer.Option(help="adam, adamw, sgd. (default: adam)", rich_help_panel=TRAINING)
-]
-Reshuffle = Annotated[
-    bool, typer.Option("--reshuffle", help="Shuffle before each epoch.", rich_help_panel=TRAINING)
-]
-Augmentation = Annotated[
-    str | None,
-    typer.Option(
-        help="none, rescale, rescale_object, shift. (default: none)", rich_help_panel=TRAINING
-    ),
-]
+Threads = Annotated[int | None, _option("Threads per run.", panel=MACHINE, min=1)]
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Differences from the paper's protocol."""
+
+    batch_size: Annotated[
+        int | None, _option("Images per step. (default: 16)", panel=TRAINING, min=1)
+    ] = None
+    epochs: Annotated[int | None, _option("At most. (default: 200)", panel=TRAINING, min=1)] = None
+    patience: Annotated[
+        int | None, _option("Epochs without improvement. (default: 10)", panel=TRAINING, min=1)
+    ] = None
+    optimizer: Annotated[
+        str | None, _option("adam, adamw, sgd. (default: adam)", panel=TRAINING)
+    ] = None
+    reshuffle: Annotated[
+        bool, _option("Shuffle before each epoch.", "--reshuffle", panel=TRAINING)
+    ] = False
+    augmentation: Annotated[
+        str | None,
+        _option("none, rescale, rescale_object, shift. (default: none)", panel=TRAINING),
+    ] = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields of `TrainingProtocol` that were given."""
+        given = {**vars(self), "max_epochs": self.epochs}
+        del given["epochs"]
+        return {name: value for name, value in given.items() if value not in (None, False)}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How each run is computed and what is kept of it."""
+
+    device: Device = None
+    threads: Threads = None
+    track: Annotated[str, _option("Live curves: tensorboard, mlflow, or both with a comma.")] = ""
+    weights: Annotated[bool, _option("Keep the best weights in the record.")] = True
+
+
+@dataclass(frozen=True)
+class LauncherOptions:
+    """Where many runs are computed."""
+
+    on: Annotated[
+        str, _option("local, ray, slurm or another package's launcher.", panel=MACHINE)
+    ] = "local"
+    workers: Annotated[
+        int | None,
+        _option(
+            "Processes on this machine. (default: one per core, or --per-gpu per GPU)",
+            panel=MACHINE,
+            min=1,
+        ),
+    ] = None
+    per_gpu: Annotated[int, _option("Runs at once on each GPU.", panel=MACHINE, min=1)] = 1
+    launcher_option: Annotated[
+        list[str], _option("Option of the launcher, name=value; may be repeated.", panel=MACHINE)
+    ] = field(default_factory=list)
+
+
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn every argument of a command that is a group into one option per field of the group.
+
+    Typer reads the signature of what is returned, in which the options stand one by one.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    parameters = inspect.signature(command).parameters
+    groups = {name: hints[name] for name in parameters if is_dataclass(hints[name])}
+
+    @wraps(command)
+    def call(**given: Any) -> None:  # noqa: ANN401 - whatever the options are
+        for name, group in groups.items():
+            given[name] = group(**{item.name: given.pop(item.name) for item in fields(group)})
+        command(**given)
+
+    flat: list[inspect.Parameter] = []
+    for name, parameter in parameters.items():
+        if name in groups:
+            flat += _parameters(groups[name])
+        else:
+            flat.append(parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY))
+    call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return call
+
+
+def _parameters(group: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    found = []
+    for item in fields(group):
+        default = [] if item.default is MISSING else item.default
+        kind = inspect.Parameter.KEYWORD_ONLY
+        found.append(
+            inspect.Parameter(item.name, kind, default=default, annotation=hints[item.name])
+        )
+    return found
 
 
 def split_names(text: str) -> tuple[str, ...]:
     """Return the names in a text that separates them with commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    """Return the numbers in a text that separates them with commas."""
+    try:
+        return tuple(kind(part) for part in split_names(text))
+    except ValueError:
+        raise OptionError(f"{option} must be numbers separated by commas, got {text!r}") from None
 
 
 def parse_assignments(texts: list[str]) -> dict[str, Any]:
@@ -117,6 +178,11 @@ def parse_assignments(texts: list[str]) -> dict[str, Any]:
         except ValueError:
             options[name] = value
     return options
+
+
+def say(console: Console, text: str) -> None:
+    """Print a text as it is: no markup, no colours, lines not broken."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def allow_local_models() -> None:

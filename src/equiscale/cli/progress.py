@@ -14,7 +14,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from equiscale.cli.options import format_seconds
+from equiscale.cli.options import format_seconds, say
 
 if TYPE_CHECKING:
     from equiscale.runs.record import RunRecord
@@ -61,7 +61,7 @@ class Display:
         problems = list(status.problems)
         if status.states != self._states:
             for record in self._load_finished(status, problems):
-                self._print(_describe_record(record))
+                say(self.console, _describe_record(record))
             self._outlook = self._estimate(status, problems)
             self._states = dict(status.states)
         print_problems(sorted(set(problems) - self._problems), self.console)
@@ -70,9 +70,6 @@ class Display:
 
     def _update(self, status: SweepStatus, running: Sequence[RunningRun]) -> None:
         raise NotImplementedError
-
-    def _print(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _load_finished(self, status: SweepStatus, problems: list[str]) -> list[RunRecord]:
         """Return the records of runs that were seen before and have ended since."""
@@ -135,7 +132,7 @@ class LogDisplay(Display):
         text = "; ".join(parts)
         if text != self._shown and time.monotonic() >= self._next:
             self._shown, self._next = text, time.monotonic() + LOG_SECONDS
-            self._print(text)
+            say(self.console, text)
 
 
 @contextlib.contextmanager
@@ -212,7 +209,7 @@ def describe_estimate(estimate: Estimate, slots: int) -> str:
 def print_problems(problems: Iterable[str], console: Console) -> None:
     """Print what is wrong with records that cannot be used."""
     for problem in problems:
-        console.print(f"unusable: {problem}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"unusable: {problem}")
 
 
 def _describe_record(record: RunRecord) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -97,25 +97,25 @@ def compare(
     console.width = max(console.width, needed)  # a narrower terminal wraps lines, nothing is cut
     console.print(shown)
     _print_remarks(console, compared.to_dicts(), len(cells))
-    console.print(f"Published: {CITATION}", highlight=False, soft_wrap=True)
+    options.say(console, f"Published: {CITATION}")
 
 
-def _comparison_table(rows: list[dict[str, object]]) -> Table:
+def _comparison_table(rows: list[dict[str, Any]]) -> Table:
     headings = ("dataset", "scenario", "model", "seeds", "ours", "95 % interval", "published")
     judged = ("difference", "inside", "near", "runs near")
     table = Table(*headings, *judged, box=None, pad_edge=False)
     for index, column in enumerate(table.columns):
         column.justify, column.no_wrap = "right" if index > 2 else "left", True
     for row in rows:
-        low, high = row["low"], row["high"]
+        low, high, missing = row["low"], row["high"], len(row["missing"])
         table.add_row(
             *(Text(str(row[name])) for name in ("dataset", "scenario")),
             Text(_name_with_changes(row)),
-            _seeds(row),
+            f"{row['runs']} ({missing} missing)" if missing else str(row["runs"]),
             _percent(row["mean"]),
             "none" if low is None else f"{_percent(low)} … {_percent(high)}",
             _percent(row["published"]),
-            f"{100 * float(str(row['difference'])):+.2f}",
+            f"{100 * row['difference']:+.2f}",
             _yes_or_no(row["inside"]),
             _yes_or_no(row["near"]),
             "–" if row["near_runs"] is None else f"{row['near_runs']} of {row['runs']}",
@@ -123,7 +123,7 @@ def _comparison_table(rows: list[dict[str, object]]) -> Table:
     return table
 
 
-def _name_with_changes(row: dict[str, object]) -> str:
+def _name_with_changes(row: dict[str, Any]) -> str:
     """Return the model, and what was changed in the paper's protocol."""
     from equiscale.core.protocol import protocol_changes
 
@@ -137,13 +137,7 @@ def _yes_or_no(value: object) -> str:
     return "–" if value is None else "yes" if value else "no"
 
 
-def _seeds(row: dict[str, object]) -> str:
-    missing = row["missing"]
-    count = len(missing) if isinstance(missing, list) else 0
-    return f"{row['runs']} ({count} missing)" if count else str(row["runs"])
-
-
-def _print_remarks(console: Console, rows: list[dict[str, object]], cells: int) -> None:
+def _print_remarks(console: Console, rows: list[dict[str, Any]], cells: int) -> None:
     for remark in (
         f"inside: {_share(rows, 'inside')} published means lie in our interval, "
         "of cells with five runs or more: intervals of fewer are too narrow",
@@ -151,7 +145,7 @@ def _print_remarks(console: Console, rows: list[dict[str, object]], cells: int) 
         "of the published mean; runs near: how many single runs do",
         f"{cells - len(rows)} cells of ours have no published counterpart",
     ):
-        console.print(remark, highlight=False, soft_wrap=True)
+        options.say(console, remark)
     others = sum(not row["same_protocol"] for row in rows)
     rates = sum(bool(row["same_protocol"]) and not row["same_rate"] for row in rows)
     for count, reason in (
@@ -159,16 +153,16 @@ def _print_remarks(console: Console, rows: list[dict[str, object]], cells: int) 
         (rates, "trained at another learning rate than the published runs"),
     ):
         if count:
-            console.print(f"not judged: {count}, {reason}", highlight=False, soft_wrap=True)
+            options.say(console, f"not judged: {count}, {reason}")
 
 
-def _share(rows: list[dict[str, object]], column: str) -> str:
+def _share(rows: list[dict[str, Any]], column: str) -> str:
     known = [row[column] for row in rows if row[column] is not None]
     return f"{sum(map(bool, known))} of {len(known)}"
 
 
-def _percent(value: object) -> str:
-    return f"{100 * float(str(value)):.2f} %"
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
 
 
 def _read(directory: Path, models: str = "") -> Study:
@@ -178,11 +172,10 @@ def _read(directory: Path, models: str = "") -> Study:
     study = read_study(directory)
     console = Console(stderr=True)
     for problem in study.problems:
-        console.print(f"left out: {problem}", markup=False, highlight=False, soft_wrap=True)
+        options.say(console, f"left out: {problem}")
     if count := study.others.get("quarantined"):
-        place = directory / "quarantine"
-        remark = f"damaged records: {count} in {str(place)!r}; run them again"
-        console.print(remark, markup=False, highlight=False, soft_wrap=True)
+        place = str(directory / "quarantine")
+        options.say(console, f"damaged records: {count} in {place!r}; run them again")
     names = options.split_names(models)
     return study.of_models(names) if names else study
 

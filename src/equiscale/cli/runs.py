@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,9 +24,8 @@ def status(directory: options.RunsDirectory = options.DEFAULT_RUNS) -> None:
     store = _existing_store(directory)
     console = Console()
     console.print(_count_runs(store))
-    _print_running(store, console)
-    _print_failed(store, console)
-    _print_quarantined(store, console)
+    for note in _notes(store):
+        options.say(console, note)
 
 
 def collect(
@@ -40,7 +40,7 @@ def collect(
     records = list(_existing_store(directory).load_all(problems=problems))
     if not records and not problems:
         raise RunsError(f"no finished run in {str(directory)!r}: `equiscale train` makes one")
-    count = write_tables(records, out)
+    count = write_tables(records, out, problems)
     typer.echo(f"{out}, {measurements_path(out).name}: {count} runs")
     if problems:
         raise CorruptRecordError("; ".join(problems) + ". The tables have all the others")
@@ -73,31 +73,20 @@ def _count_runs(store: RunStore) -> Table:
     return table
 
 
-def _print_running(store: RunStore, console: Console) -> None:
+def _notes(store: RunStore) -> Iterator[str]:
+    """Yield a line for each run that is running, failed or quarantined."""
     from equiscale.runs.store import RunState
 
     for run_id in store.run_ids(RunState.RUNNING):
         progress = store.progress(run_id)
         epoch = f"epoch {progress.get('epoch', '?')}/{progress.get('max_epochs', '?')}"
-        _print(console, f"running: {store.key(run_id)} ({run_id}), {epoch}, {store.owner(run_id)}")
-
-
-def _print_failed(store: RunStore, console: Console) -> None:
-    from equiscale.runs.store import RunState
-
+        yield f"running: {store.key(run_id)} ({run_id}), {epoch}, {store.owner(run_id)}"
     for run_id in store.run_ids(RunState.FAILED):
         try:
             failure = store.failure(run_id)
         except RunsError as error:
-            _print(console, f"failed: {run_id}: {error}")
+            yield f"failed: {run_id}: {error}"
         else:
-            _print(console, f"failed: {failure.key} ({run_id}): {failure.reason}")
-
-
-def _print_quarantined(store: RunStore, console: Console) -> None:
+            yield f"failed: {failure.key} ({run_id}): {failure.reason}"
     for name in store.quarantined():
-        _print(console, f"quarantined: {store.root / 'quarantine' / name}")
-
-
-def _print(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+        yield f"quarantined: {store.root / 'quarantine' / name}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,15 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from equiscale.cli import options
-from equiscale.cli.option_groups import (
-    EngineOptions,
-    RunOptions,
-    TrainingOptions,
-    with_option_groups,
-)
+from equiscale.cli.options import LauncherOptions, RunOptions, TrainingOptions, with_option_groups
 from equiscale.cli.progress import describe_estimate, following, print_problems, summarize
 from equiscale.core.errors import OptionError
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.registry import check_name
 
 if TYPE_CHECKING:
     from equiscale.runs.store import RunStore
@@ -29,6 +23,7 @@ if TYPE_CHECKING:
     from equiscale.sweeps.job import JobSettings
     from equiscale.sweeps.launch import Launcher
     from equiscale.sweeps.request import SweepStatus
+    from equiscale.sweeps.sweep_file import SweepRequest
 
 
 @with_option_groups
@@ -53,7 +48,7 @@ def sweep(
     directory: options.RunsDirectory = options.DEFAULT_RUNS,
     dry_run: options.DryRun = False,
     retry_failed: options.RetryFailed = False,
-    engine: EngineOptions = EngineOptions(),  # noqa: B008 - frozen
+    launcher: LauncherOptions = LauncherOptions(),  # noqa: B008 - frozen
     run: RunOptions = RunOptions(),  # noqa: B008
     training: TrainingOptions = TrainingOptions(),  # noqa: B008
 ) -> None:
@@ -62,8 +57,6 @@ def sweep(
     It can be stopped and started at any time, also several times at once: no run is done twice.
     """
     options.allow_local_models()
-    from equiscale.runs.store import RunStore
-    from equiscale.sweeps.request import resolve_sweep
     from equiscale.sweeps.sweep_file import SweepRequest, read_sweep_file
 
     if file is not None:
@@ -79,19 +72,8 @@ def sweep(
             select_learning_rate=select_lr,
             training=training.changes,
         )
-    grid, store = resolve_sweep(request), RunStore(directory)
-    launcher = create_launcher(engine, run)
-    if dry_run:
-        print_plan(grid, store, launcher)
-        return
-    settings = job_settings(directory, run, grid)
-    status = run_grid(grid, store, launcher, settings, retry_failed)
+    _, status, store = run_request(request, directory, launcher, run, dry_run, retry_failed)
     exit_if_failed(status, store)
-
-
-def parse_rates(text: str) -> tuple[float, ...] | Literal["published"]:
-    """Return the learning rates of `--lr`."""
-    return "published" if text == "published" else parse_numbers("--lr", text, float)
 
 
 def _check_no_grid_options(context: typer.Context) -> None:
@@ -105,37 +87,63 @@ def _check_no_grid_options(context: typer.Context) -> None:
             )
 
 
+def parse_rates(text: str) -> tuple[float, ...] | Literal["published"]:
+    """Return the learning rates of `--lr`."""
+    return "published" if text == "published" else options.parse_numbers("--lr", text, float)
+
+
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the seeds 1…n for one number n, or those of a list."""
     from equiscale.sweeps.sweep_file import first_seeds
 
-    seeds = parse_numbers("--seeds", text, int)
+    seeds = options.parse_numbers("--seeds", text, int)
     return seeds if "," in text else first_seeds(seeds[0] if seeds else 0)
 
 
-def parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
-    """Return the numbers of a text that separates them with commas."""
+def run_request(
+    request: SweepRequest,
+    directory: Path,
+    launching: LauncherOptions,
+    run: RunOptions,
+    dry_run: bool,
+    retry_failed: bool,
+) -> tuple[Sweep, SweepStatus, RunStore]:
+    """Run a sweep and show its progress; with `dry_run`, print what is missing and exit."""
+    from equiscale.runs.store import RunStore
+    from equiscale.sweeps.request import inspect_sweep, resolve_sweep, run_sweep
+
+    grid, store = resolve_sweep(request), RunStore(directory)
+    launcher = _create_launcher(launching, run)
+    if dry_run:
+        _print_plan(grid, store, launcher)
+        raise typer.Exit
+    settings = job_settings(directory, run, grid)
+    console = Console(stderr=True)
+    if retry_failed:
+        store.forget_failures(key.run_id for key in inspect_sweep(grid, store).plan.keys)
     try:
-        return tuple(kind(part) for part in options.split_names(text))
-    except ValueError:
-        raise OptionError(f"{option} must be numbers separated by commas, got {text!r}") from None
+        with following(console, grid, store, launcher.slots) as display:
+            status = run_sweep(grid, store, launcher, settings, display.show)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command resumes it")
+        raise typer.Exit(options.EXIT_INTERRUPTED) from None
+    typer.echo(summarize(status))
+    return grid, status, store
 
 
-def create_launcher(engine: EngineOptions, run: RunOptions) -> Launcher:
-    """Return the launcher that a command's options ask for."""
+def _create_launcher(launching: LauncherOptions, run: RunOptions) -> Launcher:
     from equiscale.sweeps.environment import count_gpus
     from equiscale.sweeps.launch import LAUNCHERS
 
-    launcher: Any = LAUNCHERS.find(engine.on)
+    launcher: Any = LAUNCHERS[launching.on]
     known = [item.name for item in dataclasses.fields(launcher) if item.init]
-    given = {"workers": engine.workers, "threads": run.threads}
+    given = {"workers": launching.workers, "threads": run.threads}
     given = {name: value for name, value in given.items() if value is not None}
-    given |= options.parse_assignments(engine.engine_option)
+    given |= options.parse_assignments(launching.launcher_option)
     for name in given:
-        if name not in known:
-            raise OptionError(unknown_name_message(f"option of {engine.on}:", name, known))
-    usual = {"per_gpu": engine.per_gpu}
-    if engine.on == "local":
+        check_name(f"option of {launching.on}:", name, known)
+    usual = {"per_gpu": launching.per_gpu}
+    if launching.on == "local":
         usual["gpus"] = count_gpus(run.device)
     created: Launcher = launcher(**{n: v for n, v in usual.items() if n in known} | given)
     return created
@@ -160,7 +168,7 @@ def job_settings(directory: Path, run: RunOptions, sweep: Sweep) -> JobSettings:
     )
 
 
-def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
+def _print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
     """Print what is missing, and how long it will take."""
     from equiscale.runs.store import RunState
     from equiscale.sweeps.estimate import MeasuredRuns
@@ -170,8 +178,7 @@ def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
     table = Table("model", "dataset", *(state.value for state in RunState), box=None)
     rows = Counter((key.model, key.dataset, status.states[key.run_id]) for key in status.plan.keys)
     for model, dataset in dict.fromkeys((key.model, key.dataset) for key in status.plan.keys):
-        counts = [str(rows[model, dataset, state]) for state in RunState]
-        table.add_row(model, dataset, *counts)
+        table.add_row(model, dataset, *(str(rows[model, dataset, state]) for state in RunState))
     console = Console()
     console.print(table)
     measured = MeasuredRuns(store)
@@ -181,26 +188,6 @@ def print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
     console.print(describe_estimate(estimate, launcher.slots), highlight=False)
 
 
-def run_grid(
-    grid: Sweep, store: RunStore, launcher: Launcher, settings: JobSettings, retry_failed: bool
-) -> SweepStatus:
-    """Run a sweep and show its progress; return where it stands at the end."""
-    from equiscale.sweeps.request import inspect_sweep, run_sweep
-
-    console = Console(stderr=True)
-    if retry_failed:
-        status = inspect_sweep(grid, store)
-        store.forget_failures(key.run_id for key in status.plan.keys)
-    try:
-        with following(console, grid, store, launcher.slots) as display:
-            status = run_sweep(grid, store, launcher, settings, display.show)
-    except KeyboardInterrupt:
-        console.print("stopped; the same command resumes it")
-        raise typer.Exit(options.EXIT_INTERRUPTED) from None
-    typer.echo(summarize(status))
-    return status
-
-
 def exit_if_failed(status: SweepStatus, store: RunStore) -> None:
     """Say which runs failed and why, and end the command, if there are any."""
     from equiscale.runs.store import RunState
@@ -208,8 +195,8 @@ def exit_if_failed(status: SweepStatus, store: RunStore) -> None:
     console = Console(stderr=True)
     failed = status.keys(RunState.FAILED)
     for key in failed:
-        reason = f"failed: {key} ({key.run_id}): {store.failure(key.run_id).reason}"
-        console.print(reason, markup=False, highlight=False, soft_wrap=True)
+        reason = store.failure(key.run_id).reason
+        options.say(console, f"failed: {key} ({key.run_id}): {reason}")
     if failed:
         console.print("try them again with --retry-failed")
         raise typer.Exit(options.EXIT_FAILED_RUN)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.status import Status
 
 from equiscale.cli import options
-from equiscale.cli.option_groups import RunOptions, TrainingOptions, with_option_groups
+from equiscale.cli.options import RunOptions, TrainingOptions, with_option_groups
 from equiscale.cli.sweep import job_settings, parse_rates
 from equiscale.core.errors import EquiscaleError, OptionError
 
@@ -118,7 +118,7 @@ def _progress_lines(console: Console, line: Status) -> Callable[[Progress], None
         if console.is_terminal:
             line.update(text)
         else:
-            console.print(text, highlight=False, soft_wrap=True)
+            options.say(console, text)
 
     return show
 
@@ -146,6 +146,6 @@ def _print_result(store: RunStore, key: RunKey) -> None:
 def _print_failure(store: RunStore, key: RunKey, console: Console) -> None:
     failure = store.failure(key.run_id)
     if failure.kind != "diverged":
-        console.print(failure.traceback, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"failed: {failure.reason}", markup=False, highlight=False, soft_wrap=True)
+        options.say(console, failure.traceback)
+    options.say(console, f"failed: {failure.reason}")
     console.print("try again with --retry-failed")

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +17,7 @@ from equiscale.core.errors import EquiscaleError, StorageError
 
 CACHE_VARIABLE = "EQUISCALE_DATA"
 _CHUNK = 1 << 20
+_PAUSES = (0.01, 0.05, 0.2, 0.5) if os.name == "nt" else ()
 
 
 def canonical_json(value: object) -> str:
@@ -91,11 +93,21 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        replace_file(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Rename a file over another; on Windows, first wait a little for readers to close it."""
+    for pause in _PAUSES:
+        with contextlib.suppress(PermissionError):
+            source.replace(target)
+            return
+        time.sleep(pause)
+    source.replace(target)
 
 
 def write_json(path: Path, value: object) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from equiscale.core.errors import OptionError
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.options import check_positive
+from equiscale.core.registry import check_name
 
 PROTOCOL_VERSION = "paper-1"
 """Stands for the default of every field of `TrainingProtocol`, and how the loop reads them."""
@@ -49,9 +51,9 @@ class TrainingProtocol:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_epochs", "patience"):
-            check_positive_number(name, getattr(self, name))
-        _check_choice("optimizer", self.optimizer, get_args(Optimizer))
-        _check_choice("augmentation", self.augmentation, get_args(Augmentation))
+            check_positive(**{name: getattr(self, name)})
+        check_name("optimizer", self.optimizer, get_args(Optimizer))
+        check_name("augmentation", self.augmentation, get_args(Augmentation))
         if not isinstance(self.reshuffle, bool):
             raise OptionError(f"reshuffle must be true or false, got {self.reshuffle!r}")
         if self.version != PROTOCOL_VERSION:
@@ -59,6 +61,14 @@ class TrainingProtocol:
                 f"unknown training protocol {self.version!r}; this version of equiscale has "
                 f"{PROTOCOL_VERSION!r}"
             )
+
+    @classmethod
+    def from_changes(cls, changes: Mapping[str, Any]) -> TrainingProtocol:
+        """Return the paper's protocol with some fields changed."""
+        known = [item.name for item in dataclasses.fields(cls)]
+        for name in changes:
+            check_name("training option", name, known)
+        return cls(**changes)
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -81,17 +91,6 @@ class TrainingProtocol:
 def protocol_changes(label: str) -> str:
     """Return the part of a label that differs from the paper, such as `augmentation=rescale`."""
     return label.removeprefix(PROTOCOL_VERSION).strip()
-
-
-def check_positive_number(name: str, value: object) -> None:
-    """Raise `OptionError` unless the value is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
-
-
-def _check_choice(kind: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise OptionError(unknown_name_message(kind, str(value), known))
 
 
 def _text(value: object) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from equiscale.core.errors import OptionError
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.registry import check_name, unknown_name_message
 
 CANVAS = 64
 """Side of a published image in pixels."""
@@ -65,9 +65,7 @@ class Split(str, Enum):
     @classmethod
     def named(cls, name: Split | str) -> Split:
         """Return the split of this name; `OptionError` if there is none."""
-        names = [split.value for split in cls]
-        if name not in names:
-            raise OptionError(unknown_name_message("split", name, names))
+        check_name("split", name, [split.value for split in cls])
         return cls(name)
 
 

@@ -24,56 +24,23 @@ class Variant:
     title: str
 
 
-_ALL_SIZES = tuple(range(3, 64, 2))
+_SAME = {"padding": "same"}
+_FULL = {**_SAME, "kernel_sizes": tuple(range(3, 64, 2))}
+_EVERY_PIXEL = "Zero padding, so that kernels of every size reach every pixel."
+_EVERY_SIZE = "Zero padding, and kernels from 3 to 63 pixels: shrunken ones too."
+_MEAN = "Energy averaged over the valid area, without the bias towards small kernels."
+_NORM = "Batch normalisation, as gaussian_derivative and riesz have it."
+_WIDE = "As many operations at inference as scale_channels."
+_DROPOUT = "Dropout of views in training, as scale_channels has it."
 
 VARIANTS: Mapping[str, Variant] = {
-    "pixel_pool_same": Variant(
-        "pixel_pool",
-        "beyond",
-        {"padding": "same"},
-        "Zero padding, so that kernels of every size reach every pixel.",
-    ),
-    "pixel_pool_full": Variant(
-        "pixel_pool",
-        "beyond",
-        {"padding": "same", "kernel_sizes": _ALL_SIZES},
-        "Zero padding, and kernels from 3 to 63 pixels: shrunken ones too.",
-    ),
-    "slice_pool_same": Variant(
-        "slice_pool",
-        "beyond",
-        {"padding": "same"},
-        "Zero padding, so that kernels of every size reach every pixel.",
-    ),
-    "slice_pool_full": Variant(
-        "slice_pool",
-        "beyond",
-        {"padding": "same", "kernel_sizes": _ALL_SIZES},
-        "Zero padding, and kernels from 3 to 63 pixels: shrunken ones too.",
-    ),
-    "energy_pool_mean": Variant(
-        "energy_pool",
-        "beyond",
-        {"pool": "mean_energy"},
-        "Energy averaged over the valid area, without the bias towards small kernels.",
-    ),
-    "standard_bn": Variant(
-        "standard",
-        "control",
-        {"batch_norm": True},
-        "Batch normalisation, as gaussian_derivative and riesz have it.",
-    ),
-    "standard_wide": Variant(
-        "standard",
-        "control",
-        {"widths": (39, 79)},
-        "As many operations at inference as scale_channels.",
-    ),
-    "ensemble_dropout": Variant(
-        "ensemble",
-        "control",
-        {"dropout": 0.5},
-        "Dropout of views in training, as scale_channels has it.",
-    ),
+    "pixel_pool_same": Variant("pixel_pool", "beyond", _SAME, _EVERY_PIXEL),
+    "pixel_pool_full": Variant("pixel_pool", "beyond", _FULL, _EVERY_SIZE),
+    "slice_pool_same": Variant("slice_pool", "beyond", _SAME, _EVERY_PIXEL),
+    "slice_pool_full": Variant("slice_pool", "beyond", _FULL, _EVERY_SIZE),
+    "energy_pool_mean": Variant("energy_pool", "beyond", {"pool": "mean_energy"}, _MEAN),
+    "standard_bn": Variant("standard", "control", {"batch_norm": True}, _NORM),
+    "standard_wide": Variant("standard", "control", {"widths": (39, 79)}, _WIDE),
+    "ensemble_dropout": Variant("ensemble", "control", {"dropout": 0.5}, _DROPOUT),
 }
 """Name → base model, options, one sentence."""

@@ -17,6 +17,7 @@ from equiscale.metrics.accuracy import (
     accuracy_by_size,
     usable_range,
 )
+from equiscale.metrics.confidence import accuracy_interval, calibration_error
 from equiscale.metrics.cost import (
     OperationCount,
     count_operations,
@@ -40,6 +41,8 @@ __all__ = [
     "UsableRange",
     "accuracy_by_bucket",
     "accuracy_by_size",
+    "accuracy_interval",
+    "calibration_error",
     "count_operations",
     "count_parameters",
     "crop_boxes",

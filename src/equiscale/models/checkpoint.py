@@ -246,7 +246,14 @@ def _build(checkpoint: Checkpoint, path: str | Path) -> nn.Module:
             return build_model(spec.name, spec.in_channels, spec.num_classes, spec.options)
     except NotImplementedError:
         raise
-    except (LookupError, TypeError, ValueError, RuntimeError, MemoryError) as error:
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
         found = f"a model that cannot be built ({error})"
         raise InputFileError(path, found, "one that create_model builds here") from error
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equiscale.core.errors import ShapeError
+from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_positive
 from equiscale.layers import GlobalMaxPool
 from equiscale.models.registry import ModelSpec
+from equiscale.models.shipped import WeightsCard
+
+if TYPE_CHECKING:
+    from equiscale.models.hub import HubModel
+
+ClassifierT = TypeVar("ClassifierT", bound="Classifier")
 
 CHANNELS = (16, 32)
 """Channels after the first and the second stage of every network of the paper."""
@@ -28,6 +35,7 @@ class Classifier(nn.Module, ABC):
       `classify(stages(x))` equals `forward(x)` up to rounding.
     - `forward_features`, `forward_head`, `num_features`, `get_classifier` and `reset_classifier`
       are those of timm.
+    - `save_pretrained`, `push_to_hub` and `from_pretrained` are those of Hugging Face.
     - `scale_indices(x)` exists if the model pools over scale: the chosen index per stage.
 
     Calls leave no state behind. Filters that follow from the options are non-persistent buffers,
@@ -103,6 +111,47 @@ class Classifier(nn.Module, ABC):
         if hasattr(self, "spec"):
             self.spec = replace(self.spec, num_classes=num_classes)
 
+    def save_pretrained(
+        self, save_directory: str | Path, *, card: WeightsCard | None = None, **options: object
+    ) -> None:
+        """Write the model, `config.json` and a model card to a directory.
+
+        Args:
+            save_directory: The directory; an existing `README.md` is kept.
+            card: How the weights were trained, see `equiscale.models.hub.HubModel`.
+            options: Those of `huggingface_hub.ModelHubMixin.save_pretrained`.
+        """
+        _hub_model()(self, card).save_pretrained(save_directory, **options)
+
+    def push_to_hub(
+        self, repo_id: str, *, card: WeightsCard | None = None, **options: object
+    ) -> str:
+        """Upload what `save_pretrained` writes to the Hugging Face Hub; return the commit's URL.
+
+        Args:
+            repo_id: `user/name`; created if it does not exist.
+            card: How the weights were trained, see `equiscale.models.hub.HubModel`.
+            options: Those of `huggingface_hub.ModelHubMixin.push_to_hub`.
+        """
+        return str(_hub_model()(self, card).push_to_hub(repo_id, **options).commit_url)
+
+    @classmethod
+    def from_pretrained(cls: type[ClassifierT], name: str | Path, **options: object) -> ClassifierT:
+        """Load a model from a directory or from the Hugging Face Hub, in evaluation mode.
+
+        Args:
+            name: A directory that `save_pretrained` wrote, or `user/name` on the Hub.
+            options: Those of `load_model` (`num_classes`, `allow_import`) and of
+                `huggingface_hub.ModelHubMixin.from_pretrained` (`revision`, `token`, …).
+        """
+        model = _hub_model().from_pretrained(name, **options).model
+        if not isinstance(model, cls):
+            raise OptionError(
+                f"{name} holds a {type(model).__name__}, not a {cls.__name__}; use "
+                f"Classifier.from_pretrained, or HubModel.from_pretrained(…).model for any module"
+            )
+        return model
+
     def check_images(self, x: Tensor) -> None:
         """Raise `ShapeError` unless the images have the right rank, channels, type and size."""
         if x.ndim != 4 or x.shape[1] != self.in_channels:
@@ -121,6 +170,12 @@ class Classifier(nn.Module, ABC):
                 f"{self.minimum_size}×{self.minimum_size} pixels, "
                 f"got {x.shape[2]}×{x.shape[3]}; enlarge or pad them"
             )
+
+
+def _hub_model() -> type[HubModel]:
+    from equiscale.models.hub import HubModel  # huggingface_hub, only where it is needed
+
+    return HubModel
 
 
 @runtime_checkable

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib import metadata
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -16,7 +13,7 @@ from torch import nn
 
 from equiscale.core.errors import DuplicateNameError, OptionError
 from equiscale.core.options import check_positive
-from equiscale.core.registry import Registry, unknown_name_message
+from equiscale.core.registry import Registry, check_name
 from equiscale.core.variants import VARIANTS
 from equiscale.models.foreign import (
     Factory,
@@ -29,9 +26,6 @@ from equiscale.models.shipped import has_weights
 ModelGroup = Literal["paper", "beyond", "control", "own"]
 MODEL_GROUPS: tuple[ModelGroup, ...] = get_args(ModelGroup)
 """The paper's eleven models, models beyond it, controls for those, and the user's own."""
-
-ENTRY_POINTS = "equiscale.models"
-"""Entry-point group of packages that register models when they are imported."""
 
 _RESERVED_NAMES = (*MODEL_GROUPS, "all")
 _SIZES = ("in_channels", "num_classes")
@@ -101,10 +95,8 @@ class ModelCard:
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise `OptionError` for an unknown option, or for a required one that is missing."""
         known, takes_any = self.options, _takes_any(self._parameters())
-        for option in options:
-            if option not in known and not takes_any:
-                kind = f"option of model {self.name!r}:"
-                raise OptionError(unknown_name_message(kind, option, known))
+        for option in () if takes_any else options:
+            check_name(f"option of model {self.name!r}:", option, known)
         for option, default in known.items():
             if default is inspect.Parameter.empty and option not in options:
                 raise OptionError(
@@ -143,7 +135,9 @@ class ModelSpec:
     options: Mapping[str, Any]
 
 
-_MODELS: Registry[ModelCard] = Registry("model", "name a model of your own as module:Class")
+_MODELS: Registry[ModelCard] = Registry(
+    "model", "equiscale.models.families.", "name a model of your own as module:Class"
+)
 
 
 def register_model(
@@ -177,8 +171,7 @@ def register_model(
         raise OptionError(f"{name!r} stands for several models; choose another name")
     if name in VARIANTS:
         raise DuplicateNameError(f"model {name!r} is already registered; choose another name")
-    if group not in MODEL_GROUPS:
-        raise OptionError(unknown_name_message("group of models", group, MODEL_GROUPS))
+    check_name("group of models", group, MODEL_GROUPS)
 
     def add(factory: FactoryT) -> FactoryT:
         card = ModelCard(
@@ -216,7 +209,6 @@ def list_models(filter: str | None = None, *, pretrained: bool = False) -> list[
         >>> list_models("*_pool", pretrained=True)
         ['pixel_pool', 'slice_pool']
     """
-    _load_plugins()
     names = [
         *(name for name in _MODELS if _MODELS[name].group != "own"),
         *VARIANTS,
@@ -225,9 +217,8 @@ def list_models(filter: str | None = None, *, pretrained: bool = False) -> list[
     if filter in MODEL_GROUPS:
         names = [name for name in names if model_card(name).group == filter]
     elif filter is not None:
-        if not set(filter) & set("*?[") and filter not in names:
-            known = (*MODEL_GROUPS, *names)
-            raise OptionError(unknown_name_message("group of models or model", filter, known))
+        if not set(filter) & set("*?["):
+            check_name("group of models or model", filter, (*MODEL_GROUPS, *names))
         names = fnmatch.filter(names, filter)
     return [name for name in names if not pretrained or has_weights(name)]
 
@@ -247,8 +238,6 @@ def model_card(name: str) -> ModelCard:
         factory = find_known_here(name) if is_known_here_only(name) else import_factory(name)
         title = (inspect.getdoc(factory) or name).partition("\n")[0]
         return ModelCard(name, title, "", "", "", "own", factory)
-    if name not in _MODELS:
-        _load_plugins()
     return _MODELS[name]
 
 
@@ -283,19 +272,3 @@ def build_model(
         )
     model.spec = ModelSpec(name, in_channels, num_classes, dict(options))  # type: ignore[assignment]
     return model
-
-
-@cache
-def _load_plugins() -> None:
-    """Import every package that registers models, once; warn about those that fail."""
-    for entry in metadata.entry_points(group=ENTRY_POINTS):
-        try:
-            entry.load()
-        except (Exception, SystemExit) as error:  # a plugin must not break the package
-            package = entry.dist.name if entry.dist is not None else entry.value
-            warnings.warn(
-                f"the models of the package {package!r} are not available: loading its entry "
-                f"point {entry.name!r} ({entry.value}) raised {type(error).__name__}: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )

@@ -29,6 +29,7 @@ class WeightsCard:
         seed: Seed of the run.
         learning_rate: Learning rate of the run.
         dataset_hash: Hash of the dataset's content.
+        license: Terms of the dataset's images.
         protocol: Training protocol.
         equiscale: Version of the package.
         commit: Commit of the package.
@@ -42,6 +43,7 @@ class WeightsCard:
     seed: int
     learning_rate: float
     dataset_hash: str
+    license: str
     protocol: str
     equiscale: str
     commit: str | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import polars as pl
 
 from equiscale.analysis.study import Study
-from equiscale.core.errors import MissingExtraError, OptionError
+from equiscale.core.errors import MissingExtraError
 from equiscale.core.files import atomic_write
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.registry import check_name
 
 try:
     import matplotlib as mpl
@@ -83,8 +83,10 @@ def write_figures(
     Returns:
         By name, the files that were written, or what is missing for the figure.
     """
-    _check_choices("figure", names or FIGURES, tuple(FIGURES))
-    _check_choices("format", formats, FORMATS)
+    for name in names or FIGURES:
+        check_name("figure", name, FIGURES)
+    for ending in formats:
+        check_name("format", ending, FORMATS)
     drawn = study.where(protocol=study.main_protocol)
     plot_functions: dict[str, Plot] = {
         **FIGURES,
@@ -127,12 +129,6 @@ def _write(path: Path, content: bytes) -> str:
     with atomic_write(path) as file:
         file.write(content)
     return str(path)
-
-
-def _check_choices(kind: str, given: Iterable[str], known: Sequence[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise OptionError(unknown_name_message(kind, name, known))
 
 
 _PAPER_STYLE: dict[Any, Any] = {

@@ -37,25 +37,25 @@ def render_page(study: Study, live_version: int | None = None) -> str:
             that makes no request.
     """
     data = page_data(study)
-    page = Template(_asset("page.html"))
+    page = Template(asset("page.html"))
     return page.substitute(
         connect="'none'" if live_version is None else "'self'",
         version="" if live_version is None else str(live_version),
-        style=_palette(data["models"]) + _asset("page.css"),
-        script=_asset("charts.js") + _asset("page.js"),
+        style=palette(data["models"]) + asset("page.css"),
+        script=asset("charts.js") + asset("page.js"),
         summary=html.escape(_summary(data)),
-        data=_packed(data),
+        data=packed(data),
     )
 
 
-def _packed(data: dict[str, Any]) -> str:
+def packed(data: dict[str, Any]) -> str:
     """Return data as compressed base64, so that no name in it is read as HTML."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
-def _palette(models: list[dict[str, Any]]) -> str:
-    """Return the colours as CSS variables, for a light and a dark screen."""
+def palette(models: list[dict[str, Any]]) -> str:
+    """Return the colours of models as CSS variables, for a light and a dark screen."""
     light = {"paper": PAPER_LIGHT, "ink": TEXT_LIGHT}
     dark = {"paper": PAPER_DARK, "ink": TEXT_DARK}
     for index, model in enumerate(models):
@@ -87,6 +87,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a file of the pages."""
     path = resources.files("equiscale.report") / "assets" / name
     return path.read_text(encoding="utf-8")

@@ -36,6 +36,7 @@ MAP_BUDGET = 1_500_000
 """Compressed bytes of pixel maps that a page may hold; it counts what was left out."""
 
 SELECTION_BUDGET = 1_500_000
+_COMPARED = ("difference", "inside", "near", "near_runs")
 _FIRST_LETTER = ord("0")
 
 
@@ -87,6 +88,7 @@ def _with_pair_keys(row: dict[str, Any]) -> dict[str, Any]:
 def _cells(study: Study) -> list[dict[str, Any]]:
     curves = study.sizes.partition_by(CELL, as_dict=True)
     errors = study.errors.partition_by(CELL, as_dict=True)
+    judged = {tuple(row[n] for n in CELL): row for row in study.published.iter_rows(named=True)}
     rows = []
     for cell in study.cells.iter_rows(named=True):
         keys = tuple(cell[name] for name in CELL)
@@ -94,7 +96,9 @@ def _cells(study: Study) -> list[dict[str, Any]]:
             name: _rounded(curves[keys][name].to_list()) if keys in curves else []
             for name in ("mean", "low", "high")
         }
-        rows.append({**_plain(cell), "curve": curve, "errors": _errors(errors.get(keys))})
+        compared = {name: judged.get(keys, {}).get(name) for name in _COMPARED}
+        own = {"curve": curve, "errors": _errors(errors.get(keys))}
+        rows.append({**_plain({**cell, **compared}), **own})
     return rows
 
 

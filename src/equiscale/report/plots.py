@@ -61,7 +61,10 @@ def plot_accuracy(study: Study, wanted: Sequence[str] | None = None) -> Figure:
     figure, axes = _grid(study, row_height=height, sharex=False)
     for (dataset, scenario), axis in axes.items():
         cells = _by_model(study.cells.filter(dataset=dataset, scenario=scenario))
-        published = _published_means(_published_name(study, dataset), scenario)
+        known = published_accuracy().filter(
+            dataset=_published_name(study, dataset), scenario=scenario
+        )
+        published = {ModelKey(name): mean for name, mean in known.select("model", "mean").rows()}
         for place, model in enumerate(styles):
             _draw_seeds(axis, place, styles[model], cells.get(model), published.get(model))
         _label_rows(axis, styles.values())
@@ -71,7 +74,9 @@ def plot_accuracy(study: Study, wanted: Sequence[str] | None = None) -> Figure:
         if styles.keys().isdisjoint(cells.keys() | published.keys()):
             _mark_empty(axis)
     figure.supxlabel("accuracy on the test sizes, %", fontsize=8)
-    _legend(figure, _seed_legend())
+    points = (("s", "quartiles, median"), ("D", "published mean"))
+    hollow = [_point(marker, label, hollow=True) for marker, label in points]
+    _legend(figure, [_point(".", "one seed"), *hollow])
     return figure
 
 
@@ -96,9 +101,11 @@ def plot_sizes(study: Study, wanted: Sequence[str] | None = None) -> Figure:
         axis.set_xticks(_ticks(sizes))
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     figure.supxlabel("object size in pixels", fontsize=8)
-    lines = [_line(style) for style in styles.values()]
-    hollow = Line2D([], [], ls="", marker="o", mfc="white", mec=_INK, ms=3.5, label="published")
-    _legend(figure, [*lines, hollow])
+    lines = [
+        Line2D([], [], color=style.light, lw=1.4, ls=_dash(style), label=style.label)
+        for style in styles.values()
+    ]
+    _legend(figure, [*lines, _point("o", "published", hollow=True)])
     return figure
 
 
@@ -128,7 +135,7 @@ def plot_equivariance(study: Study, last_stage: bool = False) -> Figure:
     scales = {axis.get_xscale() for row in axes for axis in row}
     remark = f"{left_out}; axes are linear or logarithmic" if len(scales) > 1 else left_out
     figure.supxlabel(f"equivariance error ({remark})", fontsize=8)
-    _legend(figure, [_marker(style) for style in styles.values()])
+    _legend(figure, [_point(s.marker, s.label, s.light) for s in styles.values()])
     return figure
 
 
@@ -215,14 +222,15 @@ def plot_epoch_seconds(study: Study) -> Figure:
     figure, axes = _panels(len(datasets), 2, 0.5 + 0.21 * len(styles), column_width=2.4)
     for dataset, row in zip(datasets, axes, strict=True):
         models = _by_model(costs.filter(dataset=dataset))
-        _draw_costs(row[0], models, styles, ("epoch_seconds", "published_seconds"))
-        _draw_costs(row[1], models, styles, ("epoch_ratio", "published_ratio"))
+        for axis, kind in zip(row, ("seconds", "ratio"), strict=True):
+            _draw_costs(axis, models, styles, f"epoch_{kind}", f"published_{kind}")
+            axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         row[0].set_ylabel(_dataset(dataset))
     axes[0][0].set_title("seconds per epoch")
     axes[0][1].set_title("times those of the standard CNN")
-    ours = Line2D([], [], ls="", marker="o", color=_INK, ms=4.5, label="ours, fastest run")
-    theirs = Line2D([], [], ls="", marker="D", mfc="none", mec=_INK, ms=5, label="published (A100)")
-    _legend(figure, [ours, theirs])
+    _legend(
+        figure, [_point("o", "ours, fastest run"), _point("D", "published (A100)", hollow=True)]
+    )
     return figure
 
 
@@ -230,17 +238,18 @@ def _draw_costs(
     axis: Axes,
     models: Mapping[ModelKey, dict[str, Any]],
     styles: Styles,
-    columns: tuple[str, str],
+    filled: str,
+    hollow: str,
 ) -> None:
-    """Draw one cost per model, ours filled and the published one hollow."""
+    """Draw two costs of each model, one filled and one hollow."""
     for place, (model, style) in enumerate(styles.items()):
-        ours, published = (models.get(model, {}).get(column) for column in columns)
-        if published is not None:
-            axis.plot(published, place, "D", mfc="none", mec=style.light, ms=5)
-        if ours is not None:
-            axis.plot(ours, place, "o", color=style.light, ms=4.5)
-    axis.set_xscale("log")
-    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        row = models.get(model, {})
+        if row.get(hollow):
+            axis.plot(row[hollow], place, "D", mfc="none", mec=style.light, ms=5)
+        if row.get(filled):
+            axis.plot(row[filled], place, "o", color=style.light, ms=4.5)
+    if models:
+        axis.set_xscale("log")
     _label_rows(axis, styles.values())
 
 
@@ -392,11 +401,6 @@ def _ticks(sizes: Sequence[int]) -> list[int]:
     return [sizes[row] for row in rows.round().astype(int)]
 
 
-def _published_means(dataset: str, scenario: str) -> dict[ModelKey, float]:
-    found = published_accuracy().filter(dataset=dataset, scenario=scenario)
-    return {ModelKey(model): mean for model, mean in found.select("model", "mean").iter_rows()}
-
-
 def _draw_seeds(
     axis: Axes, place: int, style: ModelStyle, cell: dict[str, Any] | None, published: float | None
 ) -> None:
@@ -423,14 +427,6 @@ def _draw_box(axis: Axes, place: int, style: ModelStyle, values: Sequence[float]
         y += [place, place, gap, place - 0.155, place + 0.155, gap]
     axis.plot(x, y, color=style.light, lw=0.8)
     axis.plot([box["med"]] * 2, [top, bottom], color=style.light, lw=1.6, solid_capstyle="butt")
-
-
-def _seed_legend() -> list[Line2D]:
-    return [
-        Line2D([], [], ls="", marker=".", color=_INK, ms=4, label="one seed"),
-        Line2D([], [], ls="", marker="s", mfc="none", mec=_INK, ms=5, label="quartiles, median"),
-        Line2D([], [], ls="", marker="D", mfc="none", mec=_INK, ms=4, label="published mean"),
-    ]
 
 
 def _draw_curve(axis: Axes, curve: pl.DataFrame | None, style: ModelStyle) -> None:
@@ -492,19 +488,9 @@ def _draw_executed(axis: Axes, study: Study) -> None:
     costs = study.costs.drop_nulls("operations_executed")
     dataset = order_datasets(costs["dataset"])[:1]  # the number of channels differs
     rows = _by_model(costs.filter(pl.col("dataset").is_in(dataset)))
-    styles = _styles(rows)
-    for place, (model, style) in enumerate(styles.items()):
-        row = rows[model]
-        axis.plot(row["operations_executed"], place, "o", color=style.light, ms=4.5)
-        if row["operations_by_formula"]:
-            axis.plot(row["operations_by_formula"], place, "D", mfc="none", mec=style.light, ms=5.5)
-    axis.set_yticks(range(len(styles)), [style.label for style in styles.values()])
-    axis.invert_yaxis()
-    if rows:
-        axis.set_xscale("log")
+    _draw_costs(axis, rows, _styles(rows), "operations_executed", "operations_by_formula")
     where = ", ".join(map(_dataset, dataset)) or "no run"
     axis.set_xlabel(f"operations per image, network ({where})\n● executed   ◇ by the formulas")
-    axis.tick_params(axis="y", length=0)
 
 
 def _correlation_text(correlation: Correlation) -> str:
@@ -569,12 +555,9 @@ def _draw_examples(
             axis.set_title(f"size {sizes[index // images.shape[1]]}", fontsize=7)
 
 
-def _line(style: ModelStyle) -> Line2D:
-    return Line2D([], [], color=style.light, lw=1.4, ls=_dash(style), label=style.label)
-
-
-def _marker(style: ModelStyle) -> Line2D:
-    return Line2D([], [], ls="", marker=style.marker, color=style.light, ms=4, label=style.label)
+def _point(marker: str, label: str, colour: str = _INK, hollow: bool = False) -> Line2D:
+    face = "none" if hollow else colour
+    return Line2D([], [], ls="", marker=marker, mfc=face, mec=colour, ms=4, label=label)
 
 
 def _legend(figure: Figure, handles: list[Line2D]) -> None:

@@ -9,7 +9,6 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from equiscale.analysis.runs import RunsReader
@@ -17,9 +16,6 @@ from equiscale.core.errors import EquiscaleError, StorageError
 from equiscale.report.page import render_page
 
 LOOK_SECONDS = 2.0
-CLIENT_SECONDS = 10.0
-"""How long a client may take to send its request."""
-
 _log = logging.getLogger(__name__)
 
 # A script reloads: a refresh by <meta> of an address with a fragment only jumps to the fragment.
@@ -61,17 +57,8 @@ class LivePage:
         self._text = text
 
 
-class _QuietServer(ThreadingHTTPServer):
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Ignore clients that closed the connection before they had their answer."""
-        if isinstance(sys.exc_info()[1], ConnectionError):
-            _log.debug("%s went away", client_address)
-        else:
-            super().handle_error(request, client_address)
-
-
-class PageServer:
-    """A web server on the loopback interface only.
+class PageServer(ThreadingHTTPServer):
+    """A web server on the loopback interface only: `/` is the page, `/version` its number.
 
     Args:
         directory: The runs directory.
@@ -79,23 +66,9 @@ class PageServer:
     """
 
     def __init__(self, directory: Path, port: int) -> None:
-        page = LivePage(directory)
-
-        class Handler(BaseHTTPRequestHandler):
-            """Answers `/` with the page and `/version` with its number."""
-
-            timeout = CLIENT_SECONDS
-
-            def do_GET(self) -> None:
-                """Answer a request."""
-                _answer(self, page)
-
-            def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-                """Log at debug level instead of writing to stderr."""
-                _log.debug(format, *arguments)
-
+        self.page = LivePage(directory)
         try:
-            self._server = _QuietServer(("127.0.0.1", port), Handler)
+            super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
             raise StorageError(
                 f"cannot serve on port {port}: {error.strerror or error}; choose another --port"
@@ -104,45 +77,40 @@ class PageServer:
     @property
     def url(self) -> str:
         """Where the page is."""
-        return f"http://127.0.0.1:{self._server.server_port}/"
+        return f"http://127.0.0.1:{self.server_port}/"
 
-    def serve_forever(self) -> None:
-        """Answer requests until `close`."""
-        self._server.serve_forever(poll_interval=0.1)
-
-    def close(self) -> None:
-        """Stop answering."""
-        self._server.shutdown()
-
-    def __enter__(self) -> PageServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.server_close()
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Ignore clients that closed the connection before they had their answer."""
+        if isinstance(sys.exc_info()[1], ConnectionError):
+            _log.debug("%s went away", client_address)
+        else:
+            super().handle_error(request, client_address)
 
 
-def _answer(handler: BaseHTTPRequestHandler, page: LivePage) -> None:
-    # Another name for this address is a page elsewhere that wants to read ours.
-    host = handler.headers.get("Host", "").rpartition(":")[0]
-    if host not in ("127.0.0.1", "localhost"):
-        handler.send_error(403, "wrong host")
-        return
-    version, text = page.current()
-    bodies = {"/": (text, "text/html; charset=utf-8"), "/version": (str(version), "text/plain")}
-    path = handler.path.partition("?")[0]
-    if path not in bodies:
-        handler.send_error(404)
-        return
-    body, kind = bodies[path]
-    content = body.encode()
-    handler.send_response(200)
-    handler.send_header("Content-Type", kind)
-    handler.send_header("Content-Length", str(len(content)))
-    handler.send_header("Cache-Control", "no-store")
-    handler.end_headers()
-    handler.wfile.write(content)
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    timeout = 10.0  # for a client to send its request
+
+    def do_GET(self) -> None:
+        # Another name for this address is a page elsewhere that wants to read ours.
+        host = self.headers.get("Host", "").rpartition(":")[0]
+        if host not in ("127.0.0.1", "localhost"):
+            self.send_error(403, "wrong host")
+            return
+        version, text = self.server.page.current()
+        bodies = {"/": (text, "text/html; charset=utf-8"), "/version": (str(version), "text/plain")}
+        path = self.path.partition("?")[0]
+        if path not in bodies:
+            self.send_error(404)
+            return
+        body, kind = bodies[path]
+        content = body.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+        _log.debug(format, *arguments)

@@ -54,6 +54,7 @@ STYLES = {
     "energy_pool": ModelStyle("SConv, energy pool", "#a3620a", "#f0b35a", _MIXED, "D"),
     "conv3d": ModelStyle("SConv, 3-D conv", "#287a6c", "#5fd0bb", _SHORT, "p"),
     "scale_channels": ModelStyle("Scale channels", "#4a0d6b", "#f3c9ff", _SOLID, "*"),
+    "deep_channels": ModelStyle("Deep channels", "#004d40", "#9dffe9", _LONGEST, "<"),
     "gaussian_derivative": ModelStyle("Gaussian deriv.", "#1d3b8b", "#c3d0ff", _TWO_DOTS, "h"),
     "riesz": ModelStyle("Riesz", "#a01c4b", "#ff8fab", _TWO_DOTS, "X"),
 }
@@ -101,11 +102,6 @@ def style_models(models: Iterable[ModelKey]) -> dict[ModelKey, ModelStyle]:
     for index, key in enumerate(sorted(given - styles.keys())):
         styles[key] = _other_style(short_label(key), index)
     return styles
-
-
-def is_ours(name: str) -> bool:
-    """Whether a model, or the model it is a variant of, has a style of its own."""
-    return name in STYLES or name in VARIANTS
 
 
 def _variant_style(name: str) -> ModelStyle:

@@ -37,3 +37,11 @@ class CorruptRecordError(RecordError):
 
 class NewerRecordError(RecordError):
     """A record is intact, but a newer version of equiscale wrote it."""
+
+    @classmethod
+    def for_record(cls, source: str, reason: object) -> NewerRecordError:
+        """Say which record cannot be read, why, and what to do."""
+        return cls(
+            f"{source} was written by a newer version of equiscale ({reason}); "
+            "pip install --upgrade equiscale"
+        )

@@ -10,7 +10,8 @@ from typing import Any
 
 from equiscale.core.errors import OptionError
 from equiscale.core.files import canonical_json, content_hash
-from equiscale.core.protocol import TrainingProtocol, check_positive_number
+from equiscale.core.options import check_positive
+from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 
 RUN_ID_LENGTH = 16
@@ -44,11 +45,13 @@ class RunKey:
     model_version: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("model", "dataset", "dataset_hash"):
+            check_name(name, getattr(self, name))
         object.__setattr__(self, "scenario", Scenario.named(self.scenario))
         object.__setattr__(self, "learning_rate", check_learning_rate(self.learning_rate))
         check_seed(self.seed)
         check_model_options(self.model_options)
-        check_positive_number("the version of a model", self.model_version)
+        check_positive(model_version=self.model_version)
 
     @cached_property
     def run_id(self) -> str:
@@ -94,6 +97,12 @@ class RunKey:
         )
 
 
+def check_name(what: str, value: object) -> None:
+    """Raise `OptionError` unless the value is a text that a terminal and a page can show."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise OptionError(f"the {what} of a run must be a printable text, got {value!r}")
+
+
 def check_seed(value: object) -> None:
     """Raise `OptionError` unless the value can be a seed."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
@@ -111,8 +120,11 @@ def check_learning_rate(value: float) -> float:
 
 def check_model_options(options: Mapping[str, Any]) -> None:
     """Raise `OptionError` unless the options of a model can stand in a key: plain, finite JSON."""
+    if not isinstance(options, Mapping):
+        raise OptionError(f"the options of a model must have names, got {options!r}")
     for name, value in options.items():
         try:
+            check_name("model option", name)
             canonical_json(value)
         except (TypeError, ValueError):
             raise OptionError(

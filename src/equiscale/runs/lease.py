@@ -186,8 +186,8 @@ def _read_owner(path: Path) -> Owner | None:
 
 def _create(path: Path, text: str) -> None:
     """Create a file with its text in one step; `FileExistsError` if it is there already."""
-    with tempfile.NamedTemporaryFile("w", prefix=".lease-", dir=path.parent) as file:
-        file.write(text)
+    with tempfile.NamedTemporaryFile("wb", prefix=".lease-", dir=path.parent) as file:
+        file.write(text.encode())
         file.flush()
         try:
             os.link(file.name, path)
@@ -199,13 +199,13 @@ def _create(path: Path, text: str) -> None:
 
 def _create_in_two_steps(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(text.encode())
 
 
 def _replace(path: Path, text: str) -> None:
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(text)
+    temporary.write_bytes(text.encode())
     temporary.replace(path)
 
 
@@ -231,23 +231,28 @@ def _machine() -> str:
 
 
 def _process_start(pid: int) -> str | None:
-    """Return when a process started, "" where only its existence is known, None if it is gone."""
-    if stat := _read_text(Path(f"/proc/{pid}/stat")):
-        fields = stat.rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else fields[19]
-    if Path("/proc/self/stat").exists():
-        return None
+    """Return when a process started, or None if it is gone."""
+    if _read_text(Path("/proc/self/stat")) is None:
+        return _process_start_elsewhere(pid)
+    stat = _read_text(Path(f"/proc/{pid}/stat")) or ") X"
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _process_start_elsewhere(pid: int) -> str | None:
+    """Ask psutil, which is installed where there is no /proc: macOS and Windows."""
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        process = psutil.Process(pid)
+        is_zombie = process.status() == psutil.STATUS_ZOMBIE
+        return None if is_zombie else str(process.create_time())
+    except psutil.NoSuchProcess:
         return None
-    except PermissionError:
-        pass
-    return ""
 
 
 def _read_text(path: Path) -> str | None:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError:
         return None

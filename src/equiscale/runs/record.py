@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import io
 import json
-import zipfile
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +31,9 @@ RECORD_FILE = "record.json"
 ARRAYS_FILE = "arrays.npz"
 WEIGHTS_FILE = "weights.safetensors"
 
-_LARGEST_SIZE = 2**16 - 1
+LARGEST_SIZE = 2**16 - 1
+"""Largest object size that a record may hold."""
+
 IntArray = NDArray[np.integer[Any]]
 
 
@@ -217,11 +219,8 @@ class RunRecord:
         try:
             record = _unpack(content, files)
             _check_record(record)
-        except (LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-            raise NewerRecordError(
-                f"{source} was written by a newer version of equiscale ({error}); "
-                "pip install --upgrade equiscale"
-            ) from error
+        except Exception as error:  # foreign content can fail anywhere, but it is intact
+            raise NewerRecordError.for_record(source, error) from error
         return record
 
 
@@ -238,10 +237,7 @@ def _check_content(files: Mapping[str, bytes], source: str) -> dict[str, Any]:
     except ValueError as error:
         raise CorruptRecordError(f"{source}: {RECORD_FILE} is not JSON: {error}") from error
     if isinstance(content, dict) and content.get("format") in range(RECORD_FORMAT + 1, 1000):
-        raise NewerRecordError(
-            f"{source} was written by a newer version of equiscale (record format "
-            f"{content['format']}); pip install --upgrade equiscale"
-        )
+        raise NewerRecordError.for_record(source, f"record format {content['format']}")
     try:
         signed = content.pop("checksum") == content_hash(content)
         hashes = dict(content["files"])
@@ -279,7 +275,7 @@ def _check_record(record: RunRecord) -> None:
         raise ValueError("predictions that are not one number per image")
     if not all(np.issubdtype(array.dtype, np.integer) for array in vars(found).values()):
         raise ValueError("predictions that are not whole numbers")
-    if not 1 <= found.object_sizes.min() <= found.object_sizes.max() <= _LARGEST_SIZE:
+    if not 1 <= found.object_sizes.min() <= found.object_sizes.max() <= LARGEST_SIZE:
         raise ValueError("predictions at impossible object sizes")
     record.key.scenario.train_sizes(found.sizes)  # raises if the sizes are not those of a scenario
     epochs = (record.history.train_loss, record.history.valid_accuracy)
@@ -296,7 +292,9 @@ def _check_record(record: RunRecord) -> None:
 
 
 def _are_numbers(values: Iterable[object]) -> bool:
-    return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+    return all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values
+    )
 
 
 def _unpack_measurements(

@@ -280,17 +280,25 @@ class RunStore:
     def _quarantine(self, run_id: str, inode: int) -> str:
         """Move the record that was read, not its successor; return what became of it."""
         directory, parent = self.directory(run_id), self.root / "quarantine"
-        taken = (parent / f"{run_id}.{number}" for number in itertools.count(1))
-        target = next(path for path in taken if not path.exists())
+        names = (parent / f"{run_id}.{number}" for number in itertools.count(1))
         try:
-            self._rename(directory, target)
-            if target.stat().st_ino != inode:  # quarantined and computed anew since it was read
-                self._rename(target, directory)
+            parent.mkdir(exist_ok=True)
+            while directory.stat().st_ino == inode:
+                target = next(path for path in names if not path.exists())
+                try:
+                    directory.rename(target)
+                except OSError:
+                    if target.exists():  # another reader was faster
+                        continue
+                    raise
+                if target.stat().st_ino == inode:
+                    return f"moved to {target}"
+                target.rename(directory)  # replaced between look and rename
         except FileNotFoundError:
             pass
         except OSError as error:
             return f"it cannot be moved to {parent} ({error.strerror})"
-        return f"moved to {target}"
+        return "another reader has moved it"
 
     def _rename(self, source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)

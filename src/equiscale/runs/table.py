@@ -21,6 +21,7 @@ import numpy as np
 
 from equiscale.core.errors import MissingExtraError, OptionError
 from equiscale.core.files import atomic_write, canonical_json
+from equiscale.runs.errors import NewerRecordError
 from equiscale.runs.record import RunRecord
 
 TABLE_SUFFIXES = (".csv", ".parquet")
@@ -41,11 +42,10 @@ RUN_COLUMNS: dict[str, type] = {
     **dict.fromkeys(_VERSIONS, str),
     "threads": int,
     "compiled": bool,
-    "model_fingerprint": str,
 }
 """Columns of the table of runs. `options` is canonical JSON, empty for a model as it is."""
 
-_ENVIRONMENT = (*_VERSIONS, "threads", "compiled", "model_fingerprint")
+_ENVIRONMENT = (*_VERSIONS, "threads", "compiled")
 
 
 class MeasuredValue(NamedTuple):
@@ -87,6 +87,30 @@ MEASUREMENT_COLUMNS: dict[str, type] = {
 }
 
 
+def record_rows(record: RunRecord) -> tuple[dict[str, Any], list[MeasuredValue]]:
+    """Return a record's row of the table of runs and its rows of the table of measurements.
+
+    Raises:
+        NewerRecordError: The record holds something that does not fit into the tables.
+    """
+    try:
+        row, values = run_row(record), list(measured_values(record))
+        _check_types([tuple(row.values())], RUN_COLUMNS)
+        _check_types(values, MEASUREMENT_COLUMNS)
+    except Exception as error:  # measurements of others can hold anything
+        raise NewerRecordError.for_record(f"run {record.key.run_id}", repr(error)) from error
+    return row, values
+
+
+def _check_types(rows: Iterable[Sequence[Any]], columns: Mapping[str, type]) -> None:
+    kinds = list(columns.items())
+    for row in rows:
+        for (name, kind), value in zip(kinds, row, strict=True):
+            too_large = isinstance(value, int) and value.bit_length() > 63
+            if too_large or type(value) not in (kind, type(None)):
+                raise ValueError(f"{name} {value!r:.100}")
+
+
 def run_row(record: RunRecord) -> dict[str, Any]:
     """Return a record's row of the table of runs, a value for each of `RUN_COLUMNS`."""
     key = record.key
@@ -103,14 +127,14 @@ def run_row(record: RunRecord) -> dict[str, Any]:
         "learning_rate": key.learning_rate,
         "protocol": key.protocol.label,
         "test_accuracy": record.test_accuracy,
-        "valid_accuracy": record.valid_accuracy,
+        "valid_accuracy": float(record.valid_accuracy),
         "epochs": len(record.history),
         "best_epoch": record.history.best_epoch,
-        "first_epoch_seconds": seconds[0],
+        "first_epoch_seconds": float(seconds[0]),
         "median_epoch_seconds": float(np.median(seconds)),
-        "last_epoch_seconds": seconds[-1],
+        "last_epoch_seconds": float(seconds[-1]),
         "median_train_seconds": float(np.median(training)),
-        "run_seconds": record.timings.get("run_seconds"),
+        "run_seconds": float(record.timings.get("run_seconds", math.nan)),
         **{name: record.environment.get(name) for name in _ENVIRONMENT},
     }
 
@@ -168,25 +192,37 @@ def stage_name(name: str) -> str:
     return name.replace(" at ", "@")
 
 
-def write_tables(records: Iterable[RunRecord], path: Path) -> int:
+def write_tables(
+    records: Iterable[RunRecord], path: Path, problems: list[str] | None = None
+) -> int:
     """Write the table of runs to a path and that of measurements beside it.
 
     Args:
         records: Finished runs.
         path: Ends in `.csv` or `.parquet`, which chooses the format.
+        problems: Collects what is wrong with records that are left out; without it the first of
+            them raises.
 
     Returns:
         The number of runs.
 
     Raises:
         OptionError: The path has another ending.
+        NewerRecordError: A record holds something that does not fit into the tables.
     """
     check_table_path(path)
     runs: list[Sequence[Any]] = []
     values: list[Sequence[Any]] = []
     for record in records:
-        runs.append(tuple(run_row(record).values()))
-        values += measured_values(record)
+        try:
+            row, own = record_rows(record)
+        except NewerRecordError as error:
+            if problems is None:
+                raise
+            problems.append(str(error))
+        else:
+            runs.append(tuple(row.values()))
+            values += own
     _write(runs, RUN_COLUMNS, path)
     _write(values, MEASUREMENT_COLUMNS, measurements_path(path))
     return len(runs)

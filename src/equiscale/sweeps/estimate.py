@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from equiscale.core.files import canonical_json
-from equiscale.core.spec import OBJECT_SIZES
 from equiscale.runs.key import RunKey
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps.grid import DatasetChoice
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,8 @@ class Timing:
         """Return the timing of a record."""
         sizes = record.predictions.sizes
         objects = len(record.predictions.labels) // len(sizes)
-        return cls(
-            key=record.key,
-            train_images=count_train_images(record.key, objects, sizes),
-            run_seconds=record.timings.get("run_seconds", math.nan),
-        )
+        images = objects * len(record.key.scenario.train_sizes(sizes))
+        return cls(record.key, images, record.timings.get("run_seconds", math.nan))
 
 
 class MeasuredRuns:
@@ -73,70 +70,41 @@ class Estimate:
         return max(self.seconds / slots, self.longest)
 
 
-def count_train_images(key: RunKey, num_objects: int, sizes: Iterable[int] = OBJECT_SIZES) -> int:
-    """Return the size of a run's training set."""
-    return num_objects * len(key.scenario.train_sizes(sizes))
-
-
 def estimate_run(
-    key: RunKey,
-    timings: Sequence[Timing],
-    num_objects: int | None = None,
-    sizes: Iterable[int] = OBJECT_SIZES,
+    key: RunKey, timings: Sequence[Timing], dataset: DatasetChoice | None = None
 ) -> float | None:
     """Return the seconds a run will take, or None if its model has never been timed.
 
     Runs of the same cell are the best guide; then those of the same model on the same data; then
-    any of the same model, per training image.
-
-    Args:
-        key: The run.
-        timings: Finished runs, any.
-        num_objects: Objects per split and object size of the run's dataset, if known.
-        sizes: Object sizes of the run's dataset.
+    any of the same model, per training image if the dataset is given.
     """
     model = _model(key)
     same_model = [t for t in timings if t.model == model]
     same_data = [t for t in same_model if t.key.dataset_hash == key.dataset_hash]
     same_cell = [t for t in same_data if t.key.scenario is key.scenario]
-    if same_cell:
-        return statistics.fmean(t.run_seconds for t in same_cell)
-    nearest = same_data or same_model
+    nearest = same_cell or same_data or same_model
     if not nearest:
         return None
-    if num_objects is None:
+    if same_cell or dataset is None:
         return statistics.fmean(t.run_seconds for t in nearest)
-    images = count_train_images(key, num_objects, sizes)
+    images = dataset.count_train_images(key.scenario)
     return images * statistics.fmean(t.run_seconds / t.train_images for t in nearest)
 
 
 def estimate_runs(
-    keys: Iterable[RunKey],
-    timings: Sequence[Timing],
-    num_objects: Mapping[str, int],
-    sizes: Mapping[str, tuple[int, ...]] | None = None,
+    keys: Iterable[RunKey], timings: Sequence[Timing], datasets: Iterable[DatasetChoice]
 ) -> Estimate:
-    """Return the work that runs need in all.
-
-    Args:
-        keys: The runs.
-        timings: Finished runs, any.
-        num_objects: Objects per split and object size, by dataset hash.
-        sizes: Object sizes by dataset hash; the published ones where it is not there.
-    """
-    seconds, longest, unknown = 0.0, 0.0, 0
-    known: dict[tuple[str, str, str], float | None] = {}
+    """Return the work that runs on these datasets need in all."""
+    by_hash = {dataset.content_hash: dataset for dataset in datasets}
+    cells: dict[tuple[str, str, str], float | None] = {}
+    seconds: list[float | None] = []
     for key in keys:
         cell = (_model(key), key.dataset_hash, key.scenario.value)
-        if cell not in known:
-            objects = num_objects.get(key.dataset_hash)
-            own = (sizes or {}).get(key.dataset_hash, OBJECT_SIZES)
-            known[cell] = estimate_run(key, timings, objects, own)
-        expected = known[cell]
-        seconds += expected or 0.0
-        longest = max(longest, expected or 0.0)
-        unknown += expected is None
-    return Estimate(seconds, longest, unknown)
+        if cell not in cells:
+            cells[cell] = estimate_run(key, timings, by_hash[key.dataset_hash])
+        seconds.append(cells[cell])
+    known = [one for one in seconds if one is not None]
+    return Estimate(sum(known), max(known, default=0.0), len(seconds) - len(known))
 
 
 def _model(key: RunKey) -> str:

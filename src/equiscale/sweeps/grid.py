@@ -44,6 +44,10 @@ class DatasetChoice:
     num_objects: int
     sizes: tuple[int, ...] = OBJECT_SIZES
 
+    def count_train_images(self, scenario: Scenario) -> int:
+        """Return the size of a scenario's training set."""
+        return self.num_objects * len(scenario.train_sizes(self.sizes))
+
 
 @dataclass(frozen=True)
 class Sweep:

@@ -29,7 +29,7 @@ from equiscale.runs.record import RunRecord
 from equiscale.runs.store import Failure, RunState, RunStore
 from equiscale.sweeps.environment import choose_device, describe_environment
 from equiscale.sweeps.measurements import collect_measurements, measure_predictions
-from equiscale.sweeps.tracking import Tracker, create_trackers
+from equiscale.sweeps.tracking import create_trackers
 from equiscale.training.checkpoint import CHECKPOINT_FILE, CHECKPOINT_SECONDS, Checkpointer
 from equiscale.training.loop import (
     DivergedError,
@@ -155,7 +155,10 @@ def compute_record(key: RunKey, lease: Lease, settings: JobSettings, watcher: Wa
     checkpointer = Checkpointer(lease.directory / CHECKPOINT_FILE, settings.checkpoint_seconds)
     checkpointer.restore(trainer)
     started -= sum(trainer.timings.epoch_seconds)
-    with _tracking(key, settings) as trackers:
+    with contextlib.ExitStack() as stack:
+        trackers = create_trackers(settings.track, key, Path(settings.runs))
+        for tracker in trackers:
+            stack.callback(tracker.close)
 
         def on_epoch(progress: Progress) -> None:
             _report(lease, progress)
@@ -164,7 +167,11 @@ def compute_record(key: RunKey, lease: Lease, settings: JobSettings, watcher: Wa
                 tracker.log_epoch(progress)
             watcher.show(progress)
 
-        _train(key, trainer, dataset, on_epoch, watcher.should_stop)
+        train, valid = (
+            LabelledImages.load(dataset, split, key.scenario, device)
+            for split in (Split.TRAIN, Split.VALID)
+        )
+        trainer.train(train, valid, on_epoch, watcher.should_stop)
         record = _evaluate(key, trainer, dataset, settings)
         surroundings = {"run_seconds": time.perf_counter() - started, "sessions": lease.number}
         record = replace(record, timings={**record.timings, **surroundings})
@@ -230,22 +237,6 @@ def _load_dataset(source: str) -> StirDataset:
     return load_dataset(source)
 
 
-def _train(
-    key: RunKey,
-    trainer: Trainer,
-    dataset: StirDataset,
-    on_epoch: Callable[[Progress], None],
-    should_stop: Callable[[], bool],
-) -> None:
-    device = device_of(trainer.model)
-    trainer.train(
-        LabelledImages.load(dataset, Split.TRAIN, key.scenario, device),
-        LabelledImages.load(dataset, Split.VALID, key.scenario, device),
-        on_epoch,
-        should_stop,
-    )
-
-
 def _evaluate(
     key: RunKey, trainer: Trainer, dataset: StirDataset, settings: JobSettings
 ) -> RunRecord:
@@ -275,16 +266,6 @@ def _report(lease: Lease, progress: Progress) -> None:
         valid_accuracy=progress.history.valid_accuracy[-1],
         epoch_seconds=progress.timings.epoch_seconds[-1],
     )
-
-
-@contextlib.contextmanager
-def _tracking(key: RunKey, settings: JobSettings) -> Iterator[list[Tracker]]:
-    trackers = create_trackers(settings.track, key, Path(settings.runs))
-    try:
-        yield trackers
-    finally:
-        for tracker in trackers:
-            tracker.close()
 
 
 def _describe(key: RunKey, error: BaseException) -> Failure:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from equiscale.core.errors import EquiscaleError
+from equiscale.core.registry import Registry
 from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunStore
 from equiscale.sweeps.job import JobSettings, Watcher, run_job
-from equiscale.sweeps.plugins import Plugins
 
 POLL_SECONDS = 0.2
 MAX_DEATHS = 3
@@ -28,7 +28,7 @@ class Launcher(Protocol):
 
     A launcher is a dataclass, and its fields are its options. A file with one::
 
-        @LAUNCHERS.register("mine")
+        @register_launcher("mine")
         @dataclass
         class MyLauncher:
             threads: int = 1
@@ -49,7 +49,8 @@ class Launcher(Protocol):
         """
 
 
-LAUNCHERS: Plugins[Launcher] = Plugins("launcher", "launch")
+LAUNCHERS: Registry[type[Launcher]] = Registry("launcher", "equiscale.sweeps.launch_")
+register_launcher = LAUNCHERS.register
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,21 @@ from equiscale.runs.key import RunKey
 from equiscale.runs.lease import read_owner, try_lease
 from equiscale.runs.store import Failure, RunState, RunStore
 from equiscale.sweeps.job import JobSettings
-from equiscale.sweeps.launch import LAUNCHERS, MAX_DEATHS, POLL_SECONDS, LaunchError, Tick
+from equiscale.sweeps.launch import (
+    MAX_DEATHS,
+    POLL_SECONDS,
+    LaunchError,
+    Tick,
+    register_launcher,
+)
 from equiscale.sweeps.worker import EXIT_INTERRUPTED, EXIT_STORE, encode_work
 
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 * 2**30)}
 """Makes glibc keep the memory of freed tensors for the next ones. By default it goes back to the
 system, and every batch pays for the same pages again."""
+
+PYTHON: str = vars(sys)["_base_executable"] if os.name == "nt" else sys.executable
+"""An environment's python.exe on Windows only starts this one, which would have another pid."""
 
 
 @dataclass
@@ -39,15 +48,19 @@ class _Worker:
         self.output.seek(0)
         return self.output.read().decode(errors="replace")[-2000:].strip()
 
-    def close(self) -> None:
-        """Close the worker's pipe and output."""
-        self.output.close()
+    def stop(self) -> None:
+        """Tell the worker to stop, in the one way that every platform has: close its input."""
         if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(OSError):
                 self.process.stdin.close()
 
+    def close(self) -> None:
+        """Close the worker's pipe and output."""
+        self.stop()
+        self.output.close()
 
-@LAUNCHERS.register("local")
+
+@register_launcher("local")
 @dataclass
 class LocalLauncher:
     """Worker processes on this machine.
@@ -95,15 +108,17 @@ class LocalLauncher:
     def _start(self, work: bytes, index: int, count: int) -> _Worker:
         output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         process = subprocess.Popen(
-            [sys.executable, "-m", "equiscale.sweeps.worker"],
+            [PYTHON, "-m", "equiscale.sweeps.worker"],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=self._environment(index, count),
-            start_new_session=True,  # Ctrl-C reaches only us: we stop the workers in order
+            # Ctrl-C reaches only us: we stop the workers in order.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its death is noticed later
+        with contextlib.suppress(OSError):  # its death is noticed later
             process.stdin.write(work)
             process.stdin.flush()
         return _Worker(process, output)
@@ -173,8 +188,7 @@ def _stopping() -> Iterator[list[_Worker]]:
         yield workers
     finally:
         for worker in workers:
-            if worker.process.poll() is None:
-                worker.process.terminate()
+            worker.stop()
         for worker in workers:
             _wait_or_kill(worker.process)
             worker.close()

@@ -24,7 +24,13 @@ from equiscale.runs.lease import Lease
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import Failure, RunState, RunStore
 from equiscale.sweeps.job import JobSettings, run_job
-from equiscale.sweeps.launch import LAUNCHERS, MAX_DEATHS, POLL_SECONDS, LaunchError, Tick
+from equiscale.sweeps.launch import (
+    MAX_DEATHS,
+    POLL_SECONDS,
+    LaunchError,
+    Tick,
+    register_launcher,
+)
 
 CONNECT_SECONDS = 10.0
 
@@ -36,7 +42,7 @@ def _ray() -> Any:  # noqa: ANN401 - Ray's types are its own
     return ray
 
 
-@LAUNCHERS.register("ray", requires=("ray", "ray"))
+@register_launcher("ray", requires=("ray", "ray"))
 @dataclass
 class RayLauncher:
     """Ray tasks with CPU and GPU resources.

@@ -17,7 +17,7 @@ from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunStore
 from equiscale.sweeps.estimate import MeasuredRuns, estimate_run
 from equiscale.sweeps.job import JobSettings
-from equiscale.sweeps.launch import LAUNCHERS, Tick
+from equiscale.sweeps.launch import Tick, register_launcher
 from equiscale.sweeps.launch_local import LocalLauncher
 from equiscale.sweeps.worker import work
 from equiscale.training.loop import InterruptedRunError
@@ -94,7 +94,7 @@ class Pack:
         return submitit.helpers.DelayedSubmission(again)
 
 
-@LAUNCHERS.register("slurm", requires=("submitit", "slurm"))
+@register_launcher("slurm", requires=("submitit", "slurm"))
 @dataclass
 class SlurmLauncher:
     """Array jobs; their tasks share the runs directory, which all nodes must see.
@@ -218,4 +218,7 @@ def _is_queued(array: str) -> tuple[bool, str | None]:
 
 
 def _call(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:  # the command is missing, or the file system of commands is away
+        return subprocess.CompletedProcess(command, 127, "", str(error))

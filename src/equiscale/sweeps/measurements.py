@@ -1,14 +1,10 @@
-"""The measurements that a record stores, computed by the functions of `equiscale.metrics`.
-
-To add one, write a function of model and dataset here and register it. The record stores its
-values and arrays under its name.
-"""
+"""The measurements that a record stores, computed by the functions of `equiscale.metrics`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -36,10 +32,29 @@ EXAMPLE_CLASS = "smile"
 Measure = Callable[[nn.Module, StirDataset], Measurement | None]
 """Returns None for a model or dataset that it does not apply to."""
 
+MeasureT = TypeVar("MeasureT", bound=Measure)
+MEASUREMENTS: Registry[Measure] = Registry("measurement", "equiscale.sweeps.measure")
 _log = logging.getLogger(__name__)
-MEASUREMENTS: Registry[Measure] = Registry("measurement")
 KernelSizes = NDArray[np.unsignedinteger[Any]]
 SizePairs = Sequence[tuple[int, int]]
+
+
+def register_measurement(name: str) -> Callable[[MeasureT], MeasureT]:
+    """Return a decorator that adds a measurement to every record, under this name.
+
+    A file with one::
+
+        @register_measurement("sparsity")
+        def measure_sparsity(model: nn.Module, dataset: StirDataset) -> Measurement | None:
+            weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+            return Measurement({"zeros": (weights == 0).float().mean().item()})
+    """
+
+    def add(measure: MeasureT) -> MeasureT:
+        MEASUREMENTS.add(name, measure)
+        return measure
+
+    return add
 
 
 def size_pairs(sizes: Iterable[int] = OBJECT_SIZES) -> SizePairs:
@@ -85,6 +100,7 @@ def measure_predictions(model: nn.Module, dataset: StirDataset) -> Predictions:
     )
 
 
+@register_measurement("equivariance")
 def measure_equivariance(
     model: nn.Module, dataset: StirDataset, batch_size: int = BATCH_SIZE // 2
 ) -> Measurement | None:
@@ -169,6 +185,7 @@ def _describe_errors(
     return values
 
 
+@register_measurement("scale_selection")
 def measure_scale_selection(
     model: nn.Module, dataset: StirDataset, batch_size: int = BATCH_SIZE
 ) -> Measurement | None:
@@ -218,6 +235,7 @@ def _compact(kernel_sizes: Tensor) -> KernelSizes:
     return kernel_sizes.to(smallest).cpu().numpy()
 
 
+@register_measurement("cost")
 def measure_cost(model: nn.Module, dataset: StirDataset) -> Measurement:
     """Measure parameters, operations, inference time and peak memory."""
     shape = (dataset.channels, dataset.canvas, dataset.canvas)
@@ -233,8 +251,3 @@ def measure_cost(model: nn.Module, dataset: StirDataset) -> Measurement:
             "peak_memory_bytes": peak_memory_bytes(device_of(model)),
         },
     )
-
-
-MEASUREMENTS.add("equivariance", measure_equivariance)
-MEASUREMENTS.add("scale_selection", measure_scale_selection)
-MEASUREMENTS.add("cost", measure_cost)

@@ -65,7 +65,11 @@ class SweepStatus:
 
 def resolve_sweep(request: SweepRequest) -> Sweep:
     """Look up every name of a request, and check that each model can take each dataset."""
-    if request.select_learning_rate and request.learning_rates:
+    rates = request.learning_rates
+    given = rates if isinstance(rates, tuple) else ()
+    if not given and rates and rates != PUBLISHED:
+        raise OptionError(f"learning_rates must be numbers or {PUBLISHED!r}, got {rates!r}")
+    if request.select_learning_rate and rates:
         raise OptionError(
             "either give learning rates or have them selected: the selection always tries the "
             "two of the paper"
@@ -73,15 +77,15 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
     # Names and numbers are checked first: a dataset may have to be downloaded.
     models = find_choices(request)
     scenarios = find_scenarios(request.scenarios)
-    protocol = TrainingProtocol(**request.training)
+    protocol = TrainingProtocol.from_changes(request.training)
     datasets = {source: load_dataset(source) for source in find_sources(request.data)}
     sweep = Sweep(
         models=models,
         datasets=tuple(describe_dataset(source, data) for source, data in datasets.items()),
         scenarios=scenarios,
         seeds=request.seeds,
-        learning_rates=_given_rates(request) or (DEFAULT_LEARNING_RATE,),
-        cell_rates=published_learning_rates() if request.learning_rates == PUBLISHED else {},
+        learning_rates=given or (DEFAULT_LEARNING_RATE,),
+        cell_rates=published_learning_rates() if rates == PUBLISHED else {},
         select_learning_rate=request.select_learning_rate,
         protocol=protocol,
     )
@@ -112,10 +116,6 @@ def find_choices(request: SweepRequest) -> tuple[ModelChoice, ...]:
     if unused:
         raise OptionError(f"options for {', '.join(sorted(unused))}, which the sweep does not run")
     return tuple(replace(choice, version=versions[choice.name]) for choice in choices)
-
-
-def _given_rates(request: SweepRequest) -> tuple[float, ...]:
-    return request.learning_rates if isinstance(request.learning_rates, tuple) else ()
 
 
 def check_sweep(sweep: Sweep, datasets: Sequence[StirDataset]) -> None:
@@ -177,10 +177,8 @@ def note_reused(keys: Iterable[RunKey]) -> None:
 
 def estimate_sweep(sweep: Sweep, status: SweepStatus, measured: MeasuredRuns) -> Estimate:
     """Return the work that is left, from all measured runs of the store."""
-    objects = {data.content_hash: data.num_objects for data in sweep.datasets}
     left = [*status.keys(RunState.MISSING, RunState.RUNNING), *status.plan.undecided]
-    sizes = {data.content_hash: data.sizes for data in sweep.datasets}
-    return estimate_runs(left, measured.timings(), objects, sizes)
+    return estimate_runs(left, measured.timings(), sweep.datasets)
 
 
 def run_sweep(

@@ -9,14 +9,14 @@ from typing import Any
 from equiscale.core.files import canonical_json
 from equiscale.runs.key import RunKey
 from equiscale.runs.record import RunRecord
-from equiscale.sweeps.tracking import TRACKERS
+from equiscale.sweeps.tracking import register_tracker
 from equiscale.training.loop import Progress
 
 EXPERIMENT = "equiscale"
 _TAG = "equiscale.run_id"
 
 
-@TRACKERS.register("mlflow", requires=("mlflow", "track"))
+@register_tracker("mlflow", requires=("mlflow", "track"))
 class MlflowTracker:
     """One MLflow run per run; a resumed run continues its own."""
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from equiscale.runs.key import RunKey
 from equiscale.runs.record import RunRecord
-from equiscale.sweeps.tracking import TRACKERS
+from equiscale.sweeps.tracking import register_tracker
 from equiscale.training.loop import Progress
 
 
-@TRACKERS.register("tensorboard", requires=("tensorboard", "track"))
+@register_tracker("tensorboard", requires=("tensorboard", "track"))
 class TensorBoardTracker:
     """One directory of events per run, named for people; a resumed run continues its curves."""
 

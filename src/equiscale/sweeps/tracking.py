@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from equiscale.core.registry import Registry
 from equiscale.runs.key import RunKey
 from equiscale.runs.record import RunRecord
-from equiscale.sweeps.plugins import Plugins
 from equiscale.training.loop import Progress
 
 
@@ -27,15 +27,16 @@ class Tracker(Protocol):
         """Called once, whether the run finished or not."""
 
 
-TRACKERS: Plugins[Tracker] = Plugins("tracker", "track")
+TRACKERS: Registry[type[Tracker]] = Registry("tracker", "equiscale.sweeps.track_")
+register_tracker = TRACKERS.register
 
 
 def check_trackers(names: Sequence[str]) -> None:
     """Raise unless every tracker exists and its library is installed."""
     for name in names:
-        TRACKERS.find(name)
+        TRACKERS[name]
 
 
 def create_trackers(names: Sequence[str], key: RunKey, root: Path) -> list[Tracker]:
     """Return a tracker of each name for a run; their files go to `root/tracking`."""
-    return [TRACKERS.find(name)(key, root / "tracking" / name) for name in names]
+    return [TRACKERS[name](key, root / "tracking" / name) for name in names]

@@ -47,16 +47,18 @@ def load_raw_basis(path: str | Path | None = None) -> RawBasis:
 
 
 def _read_raw_basis(path: Path) -> RawBasis:
-    if not path.is_file():
-        found = "something that is not a regular file" if path.exists() else "no file"
-        raise InputFileError(path, found, _EXPECTED, _HINT)
     try:
+        if not path.is_file():
+            found = "something that is not a regular file" if path.exists() else "no file"
+            raise InputFileError(path, found, _EXPECTED, _HINT)
         with safe_open(path, framework="pt") as file:
             settings = json.loads(file.metadata()["settings"])
             values = file.get_tensor("raw").double()
         scales = tuple(settings["scales"])
         shape = (settings["kernel_size"] ** 2, len(scales), *[settings["support"]] * 2)
         check_scales(scales)
+    except InputFileError:
+        raise
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise InputFileError(path, str(error), _EXPECTED, _HINT) from error
     if values.shape != shape or not values.isfinite().all():

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.registry import check_name
 from equiscale.layers.baselines.fourier_conv3d import large_conv3d
 from equiscale.layers.scaled.geometry import PADDINGS, Padding
 
@@ -70,8 +70,7 @@ class FrugalConv2d(nn.Conv2d):
     ) -> None:
         if kernel_size % 2 == 0:
             raise OptionError(f"kernel_size must be odd, got {kernel_size}")
-        if padding not in PADDINGS:
-            raise OptionError(unknown_name_message("padding", padding, PADDINGS))
+        check_name("padding", padding, PADDINGS)
         super().__init__(in_channels, out_channels, kernel_size, padding=padding)
 
     def forward(self, input: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_numbers, check_positive
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.registry import check_name
 from equiscale.layers.precision import single, without_autocast
 
 BorderMode = Literal["zeros", "replicate"]
@@ -121,8 +121,7 @@ class GaussianDerivativeConv2d(nn.Module):
         check_numbers("sigmas", sigmas)
         if min(sigmas) <= 0:
             raise OptionError(f"sigmas must be positive, got {list(sigmas)}")
-        if border not in BORDER_MODES:
-            raise OptionError(unknown_name_message("border", border, BORDER_MODES))
+        check_name("border", border, BORDER_MODES)
         self.sigmas = tuple(sigmas)
         self.strides = tuple(strides) if strides is not None else (1,) * len(self.sigmas)
         if len(self.strides) != len(self.sigmas):

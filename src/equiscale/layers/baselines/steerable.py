@@ -19,6 +19,7 @@ from equiscale.layers.baselines.frugal_conv import frugal_conv2d
 
 HERMITE_SCALES = (2.0, 2.52, 3.17, 4.0)
 SUPPORT = 15
+LARGEST_SUPPORT = 255
 MAX_ORDER = 4
 
 # --- Bases ----------------------------------------------------------------------------------------
@@ -60,8 +61,11 @@ def hermite_basis(
         scales: σ of each scale, increasing.
     """
     check_scales(scales)
-    if support % 2 == 0:
-        raise OptionError(f"support must be odd, so that kernels have a centre, got {support}")
+    if support % 2 == 0 or support > LARGEST_SUPPORT:
+        raise OptionError(
+            f"support must be odd, so that kernels have a centre, and at most {LARGEST_SUPPORT}, "
+            f"got {support}"
+        )
     sizes = [2 * (math.floor(support * sigma / scales[-1]) // 2) + 1 for sigma in scales]
     if kernel_size > sizes[0]:
         raise OptionError(

@@ -42,13 +42,15 @@ class Frame:
         return self.output_size[axis]
 
     def period(self, axis: int, largest: int) -> int:
-        """Length of the shortest transform without wrap-around, for the largest kernel."""
-        return self.input_size[axis] + (largest // 2 if self.zero_extended else 0)
+        """Length of the shortest even transform without wrap-around, for the largest kernel."""
+        needed = self.input_size[axis] + (largest // 2 if self.zero_extended else 0)
+        return needed + needed % 2
 
     def centre(self, axis: int, largest: int) -> float:
-        """Centre of the input in pixels."""
+        """Where the centre of a kernel lies on the input for the central pixel of its map."""
         # With zeros beyond the border, an even kernel reaches one pixel further to the right.
-        return (self.input_size[axis] - (largest % 2 if self.zero_extended else 1)) / 2
+        middle = (self.input_size[axis] - (largest % 2 if self.zero_extended else 1)) / 2
+        return middle if self.extent(axis, largest) % 2 else middle + 0.5
 
 
 @dataclass(frozen=True)

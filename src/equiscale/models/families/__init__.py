@@ -10,7 +10,7 @@ import pkgutil
 
 _ORDER = (
     *("plain", "prior_work", "steerable", "scaled_conv"),  # as in the paper's tables
-    *("scale_channels", "gaussian_derivative", "riesz"),
+    *("scale_channels", "deep_channels", "gaussian_derivative", "riesz"),
 )
 _FILES = {module.name for module in pkgutil.iter_modules(__path__)}
 

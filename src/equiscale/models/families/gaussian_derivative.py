@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from equiscale.core.errors import OptionError
 from equiscale.core.options import check_numbers, check_positive, check_positive_numbers
 from equiscale.layers.baselines.gaussian_derivative import (
     BorderMode,
@@ -26,6 +27,7 @@ from equiscale.models.classifier import MultiViewNet
 from equiscale.models.registry import register_model
 
 WIDTHS = (16, 32, 48, 64)
+LARGEST_SIGMA = 1024
 
 
 @register_model(
@@ -47,8 +49,6 @@ class GaussianDerivativeNet(MultiViewNet):
     pooling, a linear layer and pooling of the logits over scale channels follow.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         widths: Features after each layer.
         sigma: σ of the first layer of the finest channel, in pixels.
         layer_ratio: Ratio of σ from layer to layer.
@@ -92,6 +92,12 @@ class GaussianDerivativeNet(MultiViewNet):
         self.pool: ViewPool = pool
         self.dropout = dropout
         finest = [sigma * layer_ratio**layer for layer in range(len(widths))]
+        largest = max(finest) * max(1.0, channel_ratio ** (num_channels - 1))
+        if largest > LARGEST_SIGMA or num_channels > LARGEST_SIGMA:
+            raise OptionError(
+                f"{num_channels} channels with a σ of up to {largest:.3g} pixels are too many or "
+                f"too wide; both must be at most {LARGEST_SIGMA}"
+            )
         sigmas = [[channel_ratio**j * s for s in finest] for j in range(num_channels)]
         grids = [sampling_grids(channel, sampling) for channel in sigmas]
         self.layers = nn.ModuleList()

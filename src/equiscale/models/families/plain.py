@@ -27,8 +27,6 @@ class StandardNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: two valid convolutions, global max, linear.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         kernel_size: Side k of both kernels.
         widths: Channels after the first and the second convolution.
         batch_norm: Whether each convolution is followed by batch normalisation.

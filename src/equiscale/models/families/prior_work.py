@@ -44,8 +44,6 @@ class SpatialTransformNet(Classifier):
     """`[N, C, H, W] -> [N, num_classes]`: a learned affine transformation, then `standard`.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         kernel_size: Side k of the two kernels after the transformation.
         image_size: Height and width of the images, or one number for both; the localisation
             network works for this size only.
@@ -146,8 +144,6 @@ class EnsembleNet(MultiViewNet):
     """`[N, C, H, W] -> [N, num_classes]`: one network on a Gaussian pyramid, logits averaged.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         kernel_size: Side k of both kernels; the convolutions are padded by k // 2.
         dropout: Probability with which a level is left out for an image in training.
     """
@@ -233,8 +229,6 @@ class XuNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: columns of resized kernels, maximum over columns.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         kernel_size: Side k of the reference kernels.
         kernel_sizes: Side of the kernels in each column.
     """
@@ -279,8 +273,6 @@ class KanazawaNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: shared kernels on resized inputs, maximum over sizes.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         kernel_size: Side k of both kernels.
         exponents: Inputs are resized by 1.26^e; −2…4 in the paper, −2…3 in its release.
     """

@@ -36,8 +36,6 @@ class RieszNet(Classifier):
     size and no scale to choose.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         widths: Features after each layer.
         margin: Black pixels added below and to the right of the image. The transforms treat the
             canvas as periodic; the margin separates the object from its repetitions. The feature

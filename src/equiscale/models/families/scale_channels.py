@@ -48,8 +48,6 @@ class ScaleChannelNet(MultiViewNet):
     otherwise. It trains on more views than the wrapper by default, and uses no canvas.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         kernel_size: Side k of both kernels; odd.
         factors: Sizes of the views, relative to the image.
         train_factors: Sizes of the views in training.

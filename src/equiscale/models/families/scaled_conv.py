@@ -70,8 +70,6 @@ class ScalePoolingNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: two scaled convolutions, each pooled over scale.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         kernel_size: Side k of the learned kernels, which are applied at k, k + 2, … as far as fit.
         interpolation: How a kernel is resampled, see `SConv2d`.
         method: How the scaled convolution is computed, see `SConv2d`.
@@ -147,8 +145,6 @@ class Conv3dNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: a scaled convolution, then a 3-D one over (S, H, W).
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         kernel_size: Side k of both kernels, the 3-D one along scale too.
         interpolation: How a kernel is resampled, see `SConv2d`.
         method: How the scaled convolution is computed, see `SConv2d`.

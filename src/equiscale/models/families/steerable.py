@@ -26,8 +26,6 @@ class SteerableNet(TwoStageNet):
     """`[N, C, H, W] -> [N, num_classes]`: Z² → H, then H → H with scale extent 1, both valid.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         basis: ψ `[F, S, K, K]` of both layers.
     """
 
@@ -56,8 +54,6 @@ class HermiteNet(SteerableNet):
     """`[N, C, H, W] -> [N, num_classes]`: steerable convolutions with Hermite functions.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         kernel_size: Effective size k; the basis has k² functions.
         support: Side of the kernels at the largest scale.
         scales: σ of the Hermite functions at each scale.
@@ -92,8 +88,6 @@ class DiscoNet(SteerableNet):
     """`[N, C, H, W] -> [N, num_classes]`: steerable convolutions with the DISCO basis.
 
     Args:
-        in_channels: Channels of the images.
-        num_classes: Number of logits.
         scales: Which scales of the basis to use; all of them by default.
         basis: A file written by `python -m study.disco_basis`; by default the one in the package.
     """

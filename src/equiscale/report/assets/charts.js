@@ -1,4 +1,4 @@
-// Drawing: elements, scales, axes, the tip. Texts are set as text, never as markup.
+// What the pages share: data, colours, elements, scales, axes, the tip. Texts are set as text, never as markup.
 const SVG = "http://www.w3.org/2000/svg";
 const $$ = (id) => document.getElementById(id);
 
@@ -150,4 +150,51 @@ function sortable(columns, rows, label, state) {
 }
 function compare(a, b) {
   return typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b)) : (a ?? -Infinity) - (b ?? -Infinity);
+}
+
+const nearest = (values, wanted) => values.reduce((best, value, i) => (Math.abs(value - wanted) < Math.abs(values[best] - wanted) ? i : best), 0);
+
+// A cursor that follows the pointer and the keys; `rows(at)` is what the tip says.
+function explore(f, xs, rows, at = 0) {
+  const cursor = s("line", { class: "cursor", y1: f.margin.top, y2: f.height - f.margin.bottom, visibility: "hidden" });
+  f.svg.append(cursor);
+  const move = (index, clientX, clientY) => {
+    at = Math.min(xs.length - 1, Math.max(0, index));
+    cursor.setAttribute("x1", xs[at]); cursor.setAttribute("x2", xs[at]); cursor.setAttribute("visibility", "visible");
+    showTip(rows(at), clientX, clientY);
+  };
+  const leave = () => { cursor.setAttribute("visibility", "hidden"); hideTip(); };
+  const place = () => { const r = f.svg.getBoundingClientRect(); return [r.left + (xs[at] / f.width) * r.width, r.top + 80]; };
+  f.svg.addEventListener("pointermove", (event) => {
+    const r = f.svg.getBoundingClientRect();
+    move(nearest(xs, ((event.clientX - r.left) / r.width) * f.width), event.clientX, event.clientY);
+  });
+  f.svg.addEventListener("pointerleave", leave);
+  f.svg.addEventListener("focus", () => move(at, ...place()));
+  f.svg.addEventListener("blur", leave);
+  f.svg.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, PageDown: -8, PageUp: 8 }[event.key];
+    if (step) { event.preventDefault(); move(at + step, ...place()); }
+    if (event.key === "Escape") leave();
+  });
+}
+
+async function unpack() {
+  const bytes = Uint8Array.from(atob($$("data").textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}
+
+function setTheme(theme) {
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  $$("theme").textContent = `Colours: ${theme}`;
+  try { localStorage.setItem("equiscale-theme", theme); } catch { /* private window */ }
+}
+
+function startTheme() {
+  let theme = "auto";
+  try { theme = localStorage.getItem("equiscale-theme") || "auto"; } catch { /* private window */ }
+  setTheme(theme);
+  $$("theme").addEventListener("click", () => setTheme({ auto: "light", light: "dark", dark: "auto" }[$$("theme").textContent.slice(9)]));
 }

@@ -4,12 +4,6 @@ const state = {};
 const tableStates = { table: { column: 2, down: true }, costs: { column: 1, down: false }, glance: { column: null, down: true } };
 let timer = null;
 
-async function unpack() {
-  const bytes = Uint8Array.from(atob($$("data").textContent), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).json();
-}
-
 const modelOf = (key) => data.byModel.get(key);
 const choose = (key, known, fallback) => (known.includes(key) ? key : fallback ?? known[0]);
 const cellsOf = (protocol, dataset) => data.cells.filter((c) => c.protocol === protocol && c.dataset === dataset);
@@ -17,7 +11,6 @@ const datasetName = () => data.cells.find((c) => c.dataset === state.dataset)?.d
 const publishedCell = (scenario, model) =>
   data.published.cells.find((c) => c.dataset === datasetName() && c.scenario === scenario && c.model === model);
 const sizesOf = () => data.datasets.find((d) => d.key === state.dataset).sizes;
-const nearest = (values, wanted) => values.reduce((best, value, i) => (Math.abs(value - wanted) < Math.abs(values[best] - wanted) ? i : best), 0);
 const scenarioOf = (key) => data.scenarios.find((s) => s.key === key);
 const shownCells = () => cellsOf(state.protocol, state.dataset).filter((c) => c.scenario === state.scenario && state.models.has(c.model));
 const hiddenVariants = () => [...new Set(cellsOf(state.protocol, state.dataset).map((c) => c.model))].filter((key) => modelOf(key).variant && !state.models.has(key));
@@ -174,31 +167,11 @@ function drawSizes() {
     f.svg.append(s("path", { d: path(xs, c.curve.mean.map(f.y)), fill: "none", style: `stroke:var(--${model.colour})`, "stroke-width": 2.2, "stroke-dasharray": model.dash || null, "stroke-linejoin": "round", class: "series" }));
   }
   f.svg.append(hollow);
-  const cursor = s("line", { class: "cursor", y1: f.margin.top, y2: f.height - f.margin.bottom, visibility: "hidden" });
-  f.svg.append(cursor);
-  let at = middle;
-  const move = (index, clientX, clientY) => {
-    at = Math.min(last, Math.max(0, index));
-    cursor.setAttribute("x1", xs[at]); cursor.setAttribute("x2", xs[at]); cursor.setAttribute("visibility", "visible");
+  explore(f, xs, (at) => {
     const rows = [...cells].sort((a, b) => b.curve.mean[at] - a.curve.mean[at]).map((c) => [modelOf(c.model).label, percent(c.curve.mean[at])]);
     const others = published.filter((c) => !cells.some((o) => o.model === c.model)).map((c) => [modelOf(c.model).label + " (published)", percent(c.curve[at])]);
-    showTip([`object size ${sizes[at]}`, ...rows, ...others], clientX, clientY);
-  };
-  const leave = () => { cursor.setAttribute("visibility", "hidden"); hideTip(); };
-  const place = () => { const r = f.svg.getBoundingClientRect(); return [r.left + (xs[at] / f.width) * r.width, r.top + 80]; };
-  f.svg.addEventListener("pointermove", (event) => {
-    const r = f.svg.getBoundingClientRect();
-    const px = ((event.clientX - r.left) / r.width) * f.width;
-    move(nearest(xs, px), event.clientX, event.clientY);
-  });
-  f.svg.addEventListener("pointerleave", leave);
-  f.svg.addEventListener("focus", () => move(at, ...place()));
-  f.svg.addEventListener("blur", leave);
-  f.svg.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, PageDown: -8, PageUp: 8 }[event.key];
-    if (step) { event.preventDefault(); move(at + step, ...place()); }
-    if (event.key === "Escape") leave();
-  });
+    return [`object size ${sizes[at]}`, ...rows, ...others];
+  }, middle);
   box.replaceChildren(f.svg);
 }
 
@@ -236,6 +209,7 @@ function drawSeeds() {
 
 function drawTable() {
   const rows = shownCells();
+  const yesNo = (value) => (value === null ? "–" : value ? "yes" : "no");
   const name = (c) => modelOf(c.model).label;
   const columns = [
     { title: "model", first: true, value: name, show: (c) => h("td", {}, swatch(modelOf(c.model)), name(c)) },
@@ -246,36 +220,14 @@ function drawTable() {
     { title: "std", value: (c) => c.std, show: (c) => points(c.std).replace("+", "") },
     { title: "gap", value: (c) => c.gap, show: (c) => points(c.gap) },
     { title: "published", value: (c) => publishedCell(c.scenario, c.model)?.mean ?? null, show: (c) => percent(publishedCell(c.scenario, c.model)?.mean, 2) },
-    { title: "difference", value: difference, show: (c) => points(difference(c)) },
-    { title: "inside", value: inside, show: inside },
-    { title: "near", value: near, show: near },
+    { title: "difference", value: (c) => c.difference, show: (c) => points(c.difference) },
+    { title: "inside", value: (c) => yesNo(c.inside) },
+    { title: "near", value: (c) => (c.near === null ? "–" : `${yesNo(c.near)}, ${c.near_runs} of ${c.runs}`) },
     { title: "learning rate", value: (c) => c.learning_rate, show: (c) => String(c.learning_rate) },
   ];
   $$("table").replaceChildren(sortable(columns, rows, "Statistics of the shown cells", tableStates.table),
     h("p", { class: "quiet" }, "Gap: accuracy at the trained sizes minus accuracy at the others, in points. “Inside”: whether the published mean lies in our interval, from five seeds on. “Near”: whether our mean lies within two published standard deviations of the published one, and how many of our runs do. Runs by another protocol or at another learning rate than the published ones are not judged."));
 }
-function difference(c) {
-  const other = publishedCell(c.scenario, c.model)?.mean;
-  return other === undefined || c.mean === null ? null : c.mean - other;
-}
-// The published cell if ours was trained in the same way; otherwise ours is shown and not judged.
-function judgedBy(c) {
-  const other = publishedCell(c.scenario, c.model);
-  const same = c.protocol === data.published.protocol && other?.lr === c.learning_rate;
-  return same && c.mean !== null ? other : null;
-}
-function inside(c) {
-  const other = judgedBy(c);
-  if (!other || c.runs < FEWEST_RUNS) return "–";
-  return c.low <= other.mean && other.mean <= c.high ? "yes" : "no";
-}
-function near(c) {
-  const other = judgedBy(c);
-  if (!other) return "–";
-  const isNear = (value) => Math.abs(value - other.mean) <= 2 * other.std;
-  return `${isNear(c.mean) ? "yes" : "no"}, ${c.accuracies.filter(isNear).length} of ${c.runs}`;
-}
-
 function kernelAt(text, index) {
   const code = text.charCodeAt(index);
   return code - 48 - (code > 92 ? 1 : 0);
@@ -526,13 +478,6 @@ function drawAll() {
   for (const draw of [drawControls, drawNotices, drawGlance, drawSizes, drawSeeds, drawTable, drawSelection, drawErrors, drawRanks, drawPairs, drawCosts, drawProvenance]) draw();
 }
 
-function setTheme(theme) {
-  if (theme === "auto") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = theme;
-  $$("theme").textContent = `Colours: ${theme}`;
-  try { localStorage.setItem("equiscale-theme", theme); } catch { /* private window */ }
-}
-
 function watchServer() {
   setInterval(async () => {
     try {
@@ -546,10 +491,7 @@ async function start() {
   data = await unpack();
   data.models.forEach((model, index) => Object.assign(model, { index, colour: "m" + index }));
   data.byModel = new Map(data.models.map((model) => [model.key, model]));
-  let theme = "auto";
-  try { theme = localStorage.getItem("equiscale-theme") || "auto"; } catch { /* private window */ }
-  setTheme(theme);
-  $$("theme").addEventListener("click", () => setTheme({ auto: "light", light: "dark", dark: "auto" }[$$("theme").textContent.slice(9)]));
+  startTheme();
   readState();
   drawAll();
   addEventListener("hashchange", () => { readState(); drawAll(); });

@@ -47,6 +47,8 @@ _SIZES = (
 _POINTERS = (
     "row_extents",
     "column_extents",
+    "row_reach",
+    "column_reach",
     "row_analysis",
     "column_analysis",
     "row_waves",
@@ -194,7 +196,7 @@ class Library:
         assert status == 0, "the library asked for too little memory"
 
 
-_WHOLE = {"row_extents", "column_extents", "choice"}
+_WHOLE = {"row_extents", "column_extents", "row_reach", "column_reach", "choice"}
 
 
 def _check(

@@ -7,7 +7,8 @@
    number of threads.
 
    build.py compiles this file once per number type (REAL, and WHOLE of the same width) and
-   instruction set (BYTES of a vector), each time under another NAME. */
+   instruction set (BYTES of a vector), each time under another NAME. EXPORTED marks what is
+   visible outside. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,17 +16,16 @@
 
 #define LANES ((size)(BYTES / sizeof(REAL)))
 #define INLINE static inline __attribute__((always_inline))
-#define EXPORTED __attribute__((visibility("default")))
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 
 #if BYTES == 64 /* 32 registers */
-#define SAMPLES 4 /* samples of a tile of `mix` */
+#define TILE 8 /* samples or channels of a tile of complex products */
 #define ROWS 6
 #define COLUMNS 4 /* a tile of ROWS × COLUMNS vectors of `multiply` */
 #define ACROSS 6 /* pixels of a tile of `synthesise` */
 #else /* 16 registers */
-#define SAMPLES 2
+#define TILE 4
 #define ROWS 4
 #define COLUMNS 3
 #define ACROSS 3
@@ -46,6 +46,7 @@ typedef struct {
     size row_frequencies, column_frequencies;
     size pool, track, threads;
     const size *row_extents, *column_extents; /* [S] of the maps */
+    const size *row_reach, *column_reach;     /* [H'], [W']: how many maps have this row or column */
     const real *row_analysis;                 /* [2U, H] */
     const real *column_analysis;              /* [W, 2V] */
     const real *row_waves, *column_waves;     /* [2, h, U], [2, w, V] */
@@ -64,7 +65,8 @@ typedef struct {
 INLINE size least(size a, size b) { return a < b ? a : b; }
 INLINE size most(size a, size b) { return a > b ? a : b; }
 INLINE size ceiling(size a, size b) { return (a + b - 1) / b; }
-INLINE size half(size extent) { return (extent + 1) / 2; }
+/* Distances of a map's pixels from its centre, which is pixel extent / 2. */
+INLINE size half(size extent) { return extent / 2 + 1; }
 
 INLINE lanes splat(real x) { return x - (lanes){0}; }
 
@@ -122,8 +124,13 @@ INLINE void multiply_rows(int columns, size height, size depth, Numbers a, Vecto
 {
     for (; height >= ROWS; height -= ROWS, a.at += ROWS * a.row, out.at += ROWS * out.row)
         multiply_tile(ROWS, columns, depth, a, b, out);
-    for (; height > 0; height--, a.at += a.row, out.at += out.row)
-        multiply_tile(1, columns, depth, a, b, out);
+    switch (height) {
+    case 1: multiply_tile(1, columns, depth, a, b, out); break;
+    case 2: multiply_tile(2, columns, depth, a, b, out); break;
+    case 3: multiply_tile(3, columns, depth, a, b, out); break;
+    case 4: multiply_tile(least(4, ROWS), columns, depth, a, b, out); break;
+    case 5: multiply_tile(least(5, ROWS), columns, depth, a, b, out); break;
+    }
 }
 
 /* [height, depth] [depth, length] -> [height, length]. */
@@ -154,47 +161,75 @@ static void *take(Arena *arena, size count, size bytes)
 
 #define TAKE(arena, type, count) ((type *)take(arena, count, sizeof(type)))
 
-/* How a pass is cut into items. */
+/* ---- How a pass is cut into items. ---- */
+
 typedef struct {
     size output_blocks, sample_blocks, block; /* block: samples of an item */
 } Cut;
 
+#define CACHE (4 << 20)
+
+/* As many samples as a cache holds, but enough of them to share the kernels' spectra. */
+INLINE size samples_of_item(const Pass *p)
+{
+    const size h = half(p->row_extents[0]), w = half(p->column_extents[0]), C = p->channels;
+    const size spectrum = 6 * p->row_frequencies * p->column_frequencies * C;
+    const size rows = 4 * h * p->column_frequencies, pixels = p->pool == PIXEL ? 8 * h * w : 0;
+    const size sample = spectrum * (size)sizeof(real) + (rows + pixels) * BYTES;
+    return most(1, most(CACHE / sample, 16 * C * p->functions / (6 * C + 4 * h)));
+}
+
+/* Sums over samples must not depend on the number of threads, so neither does a backward pass. */
 INLINE Cut cut(const Pass *p)
 {
     const size output_blocks = p->groups * ceiling(p->outputs, LANES);
-    const size wanted = least(p->samples, ceiling(p->threads, output_blocks));
-    const size block = ceiling(p->samples, wanted);
+    size blocks = ceiling(p->samples, samples_of_item(p));
+    if (!p->grad)
+        blocks = least(p->samples, most(blocks, ceiling(p->threads, output_blocks)));
+    const size block = ceiling(p->samples, blocks);
     return (Cut){output_blocks, ceiling(p->samples, block), block};
 }
 
 /* ---- Step 1: the input's spectrum. ---- */
 
-#define TOGETHER 16 /* samples whose spectra are written side by side */
-
 INLINE size pitch_of(const Pass *p) { return ceiling(2 * p->column_frequencies, LANES); }
 
-/* Where the spectrum of a group begins at column frequency v: [U, ±, C, N, R]. */
-INLINE size spectrum_at(const Pass *p, size g, size v)
+/* A complex product takes three real ones, for which there are three numbers on either side:
+   (a + ib) (k - il) = (m - bd) + i (m - as), with m = (a + b) k, s = k + l, d = k - l.
+
+   Numbers of the spectrum of a group and a block of samples: [V, U, ±, C, n, (a, b, a + b)]. */
+INLINE size spectrum_size(const Pass *p, size block)
 {
-    return (g * p->column_frequencies + v) * p->row_frequencies * 4 * p->channels * p->samples;
+    return p->column_frequencies * p->row_frequencies * 6 * p->channels * block;
 }
 
 typedef struct {
     lanes *rows, *planes;
 } Analysis;
 
-static Analysis take_analysis(const Pass *p, Arena *arena)
+static Analysis take_analysis(const Pass *p, size block, Arena *arena)
 {
     const size pitch = pitch_of(p);
     return (Analysis){TAKE(arena, lanes, p->height * pitch),
-                      TAKE(arena, lanes, TOGETHER * 2 * p->row_frequencies * pitch)};
+                      TAKE(arena, lanes, block * 2 * p->row_frequencies * pitch)};
 }
 
-static void analyse(const Pass *p, lanes *column_waves, Analysis a, size channel, size first,
-                    size count, real *spectrum)
+INLINE void write_number(real *to, real a, real b)
+{
+    to[0] = a;
+    to[1] = b;
+    to[2] = a + b;
+}
+
+/* One channel of a block of samples. */
+static void analyse(const Pass *p, lanes *column_waves, Analysis a, Cut cut, size channel, size index,
+                    real *spectrum)
 {
     const size H = p->height, W = p->width, U = p->row_frequencies, V = p->column_frequencies;
-    const size C = p->channels, N = p->samples, pitch = pitch_of(p), plane = 2 * U * pitch * LANES;
+    const size C = p->channels, pitch = pitch_of(p), plane = 2 * U * pitch * LANES;
+    const size first = index * cut.block, count = least(cut.block, p->samples - first);
+    const size other = 3 * C * cut.block;
+    spectrum += (channel / C * cut.sample_blocks + index) * spectrum_size(p, cut.block);
     for (size n = 0; n < count; n++) {
         const real *image = p->x + ((first + n) * p->groups * C + channel) * H * W;
         const Vectors rows = {a.rows, pitch, 1}, planes = {a.planes + n * 2 * U * pitch, pitch, 1};
@@ -205,14 +240,11 @@ static void analyse(const Pass *p, lanes *column_waves, Analysis a, size channel
         for (size v = 0; v < V; v++) {
             const real *even = (const real *)a.planes + u * pitch * LANES + v;
             const real *odd = even + U * pitch * LANES;
-            real *to = spectrum + spectrum_at(p, channel / C, v) +
-                       ((u * 2 * C + channel % C) * N + first) * 2;
-            for (size n = 0; n < count; n++, even += plane, odd += plane, to += 2) {
+            real *to = spectrum + (v * U + u) * 2 * other + channel % C * cut.block * 3;
+            for (size n = 0; n < count; n++, even += plane, odd += plane, to += 3) {
                 const real cc = even[0], cs = even[V], sc = odd[0], ss = odd[V];
-                to[0] = cc - ss;
-                to[1] = -(sc + cs);
-                to[2 * C * N] = cc + ss;
-                to[2 * C * N + 1] = sc - cs;
+                write_number(to, cc - ss, -(sc + cs));
+                write_number(to + other, cc + ss, sc - cs);
             }
         }
 }
@@ -221,19 +253,28 @@ static void analyse(const Pass *p, lanes *column_waves, Analysis a, size channel
 
 typedef struct {
     const Pass *p;
-    const real *spectrum;   /* of its group */
+    const real *spectrum;   /* of its group and samples */
     size group, output, first, count, width; /* outputs from `output`, samples from `first` */
+    size block;             /* samples between channels of the spectrum */
     lanes *weight;          /* [q, r, C] */
     lanes *columns;         /* [r, R, C] */
-    lanes *kernels;         /* [±, C, R] */
-    lanes *total, *difference; /* [R, U, n] */
-    lanes *rows;            /* [h, n, V, 4]: even real, even imaginary, odd imaginary, odd real */
+    lanes *kernels;         /* [±, C, (k, k + l, k - l)] */
+    lanes *products;        /* [sum or difference of -u and u, U, v or V-1-v, R, n] */
+    lanes *rows;            /* [h, v, even or odd in y, sum or difference of v and V-1-v, R, n] */
     lanes *best;            /* [h, n, w, 4] */
     mask *choice;
     lanes *record;          /* [n] */
     mask *winner, *place;
     lanes shift;            /* the bias */
 } Item;
+
+/* Vectors of one column frequency of a row of maps; odd, to spread over the sets of the cache. */
+INLINE size panel_size(size samples) { return 8 * samples + 1; }
+
+INLINE size row_size(const Pass *p, size samples)
+{
+    return ceiling(p->column_frequencies, 2) * panel_size(samples);
+}
 
 static Item take_item(const Pass *p, size block, Arena *arena)
 {
@@ -243,10 +284,9 @@ static Item take_item(const Pass *p, size block, Arena *arena)
     Item item = {.p = p};
     item.weight = TAKE(arena, lanes, r * r * C);
     item.columns = TAKE(arena, lanes, r * 2 * C);
-    item.kernels = TAKE(arena, lanes, 4 * C);
-    item.total = TAKE(arena, lanes, 2 * U * block);
-    item.difference = TAKE(arena, lanes, 2 * U * block);
-    item.rows = TAKE(arena, lanes, h * block * p->column_frequencies * 4);
+    item.kernels = TAKE(arena, lanes, 6 * C);
+    item.products = TAKE(arena, lanes, 8 * U * block);
+    item.rows = TAKE(arena, lanes, h * row_size(p, block));
     item.best = TAKE(arena, lanes, keeps ? h * block * w * 4 : 0);
     item.choice = TAKE(arena, mask, p->pool == PIXEL && p->track ? h * block * w * 4 : 0);
     item.record = TAKE(arena, lanes, block);
@@ -265,7 +305,9 @@ static void start_item(Item *item, const real *spectrum, Cut c, size index)
     item->width = least(LANES, O - item->output);
     item->first = index % c.sample_blocks * c.block;
     item->count = least(c.block, p->samples - item->first);
-    item->spectrum = spectrum + spectrum_at(p, item->group, 0);
+    item->block = c.block;
+    item->spectrum = spectrum + (item->group * c.sample_blocks + index % c.sample_blocks) *
+                                    spectrum_size(p, c.block);
     memset(item->weight, 0, r * r * C * sizeof(lanes));
     for (size f = 0; f < r * r; f++)
         for (size c_ = 0; c_ < C; c_++)
@@ -277,132 +319,248 @@ static void start_item(Item *item, const real *spectrum, Cut c, size index)
         memcpy(&item->shift, p->bias + item->group * O + item->output, item->width * sizeof(real));
 }
 
-/* Step 2a: spectra of the kernels along the columns, at column frequency v:
-   weight [q, r, length] -> columns [r, R, length]. A function's transform is real or imaginary as
-   it is even or odd. */
-static void make_columns(const Pass *p, size scale, size v, const lanes *weight, size length,
-                         lanes *columns)
+/* Step 2: spectra of the kernels. A function's transform is real or imaginary as it is even or odd.
+   `r` functions, `E` of them even; constants keep the waves in registers. */
+INLINE void sum_functions(size r, size E, const real *waves, const lanes *from, size step, lanes *even,
+                          lanes *odd)
 {
-    const size r = p->functions, E = p->even;
-    const real *waves = p->column_kernels + (scale * p->column_frequencies + v) * r;
+    *even = *odd = splat(0);
+    for (size q = 0; q < E; q++)
+        *even += splat(waves[q]) * from[q * step];
+    for (size q = E; q < r; q++)
+        *odd += splat(waves[q]) * from[q * step];
+}
+
+#define BY_FUNCTIONS(call)                                                                              \
+    do {                                                                                                \
+        if (p->functions == 3 && p->even == 2)                                                          \
+            call(3, 2);                                                                                 \
+        else if (p->functions == 7 && p->even == 4)                                                     \
+            call(7, 4);                                                                                 \
+        else                                                                                            \
+            call(p->functions, p->even);                                                                \
+    } while (0)
+
+/* Along the columns, at one frequency: weight [q, r, length] -> columns [r, R, length]. */
+INLINE void columns_of(size r, size E, const real *waves, const lanes *weight, size length,
+                       lanes *columns)
+{
     for (size row = 0; row < r; row++)
         for (size i = 0; i < length; i++) {
-            const lanes *from = weight + row * length + i;
-            lanes even = splat(0), odd = splat(0);
-            for (size q = 0; q < E; q++)
-                even += splat(waves[q]) * from[q * r * length];
-            for (size q = E; q < r; q++)
-                odd += splat(waves[q]) * from[q * r * length];
-            lanes *to = columns + row * 2 * length + i;
+            lanes even, odd, *to = columns + row * 2 * length + i;
+            sum_functions(r, E, waves, weight + row * length + i, r * length, &even, &odd);
             to[0] = row < E ? even : odd;
             to[length] = row < E ? odd : even;
         }
 }
 
-/* Step 2b: spectra of the kernels at row frequencies -u and u:
-   columns [r, R, (a, b)] -> kernels [±, a, R, b], with b = `inner`. */
-INLINE void make_kernels(const Pass *p, const real *waves, const lanes *columns, size length,
-                         size inner, lanes *kernels)
+static void make_columns(const Pass *p, size scale, size v, const lanes *weight, size length,
+                         lanes *columns)
 {
-    const size r = p->functions, E = p->even;
-    for (size part = 0; part < 2; part++)
-        for (size i = 0; i < length; i++) {
-            const lanes *from = columns + part * length + i;
-            lanes even = splat(0), odd = splat(0);
-            for (size row = 0; row < E; row++)
-                even += splat(waves[row]) * from[row * 2 * length];
-            for (size row = E; row < r; row++)
-                odd += splat(waves[row]) * from[row * 2 * length];
-            lanes *to = kernels + (i / inner * 2 + part) * inner + i % inner;
-            to[0] = even - odd;
-            to[2 * length] = even + odd;
+    const real *waves = p->column_kernels + (scale * p->column_frequencies + v) * p->functions;
+#define COLUMNS_OF(r, E) columns_of(r, E, waves, weight, length, columns)
+    BY_FUNCTIONS(COLUMNS_OF);
+}
+
+/* Write k, k + l and k - l. */
+INLINE void write_kernel(lanes *to, size step, lanes k, lanes l)
+{
+    to[0] = k;
+    to[step] = k + l;
+    to[2 * step] = k - l;
+}
+
+/* At row frequencies -u and u: columns [r, R, (a, b)] -> kernels [±, a, 3, b], with b = `inner`. */
+INLINE void kernels_of(size r, size E, const real *waves, const lanes *columns, size length,
+                       size inner, lanes *kernels)
+{
+    for (size a = 0; a < length / inner; a++)
+        for (size b = 0; b < inner; b++) {
+            const lanes *from = columns + a * inner + b;
+            lanes even, odd, even_imag, odd_imag, *to = kernels + a * 3 * inner + b;
+            sum_functions(r, E, waves, from, 2 * length, &even, &odd);
+            sum_functions(r, E, waves, from + length, 2 * length, &even_imag, &odd_imag);
+            write_kernel(to, inner, even - odd, even_imag - odd_imag);
+            write_kernel(to + 3 * length, inner, even + odd, even_imag + odd_imag);
         }
 }
 
-/* Step 3: products of input and kernels at frequencies -u and u; their sum and difference. */
-INLINE void mix_tile(int count, size C, size N, const real *x, const lanes *kernels, lanes *total,
-                     lanes *difference, size part)
+static void make_kernels(const Pass *p, size scale, size u, const lanes *columns, size length,
+                         size inner, lanes *kernels)
 {
-    lanes real_[2][SAMPLES], imag[2][SAMPLES];
-    for (int sign = 0; sign < 2; sign++)
+    const real *waves = p->row_kernels + (scale * p->row_frequencies + u) * p->functions;
+#define KERNELS_OF(r, E) kernels_of(r, E, waves, columns, length, inner, kernels)
+    BY_FUNCTIONS(KERNELS_OF);
+}
+
+/* Step 3: products of input and kernels at frequencies -u and u; their sum and difference.
+   to [sum or difference, …, R, n], with these steps between sum and difference and between R. */
+INLINE void mix_tile(int count, size C, size N, const real *x, const lanes *kernels, lanes *to,
+                     size kind, size part)
+{
+    lanes real_[2][TILE], imag[2][TILE];
+    for (int sign = 0; sign < 2; sign++) {
+        lanes m[TILE], bd[TILE], as[TILE];
         for (int n = 0; n < count; n++)
-            real_[sign][n] = imag[sign][n] = splat(0);
-    for (size c = 0; c < C; c++)
-        for (int sign = 0; sign < 2; sign++) {
-            const lanes *kernel = kernels + (sign * C + c) * 2;
-            const real *at = x + (sign * C + c) * N * 2;
+            m[n] = bd[n] = as[n] = splat(0);
+        for (size c = 0; c < C; c++) {
+            const lanes *kernel = kernels + (sign * C + c) * 3;
+            const real *at = x + (sign * C + c) * N * 3;
             for (int n = 0; n < count; n++) {
-                const lanes a = splat(at[2 * n]), b = splat(at[2 * n + 1]);
-                real_[sign][n] += a * kernel[0];
-                imag[sign][n] += b * kernel[0];
-                real_[sign][n] += b * kernel[1];
-                imag[sign][n] -= a * kernel[1];
+                as[n] += splat(at[3 * n]) * kernel[1];
+                bd[n] += splat(at[3 * n + 1]) * kernel[2];
+                m[n] += splat(at[3 * n + 2]) * kernel[0];
             }
         }
+        for (int n = 0; n < count; n++) {
+            real_[sign][n] = m[n] - bd[n];
+            imag[sign][n] = m[n] - as[n];
+        }
+    }
     for (int n = 0; n < count; n++) {
-        total[n] = real_[0][n] + real_[1][n];
-        total[part + n] = imag[0][n] + imag[1][n];
-        difference[n] = real_[0][n] - real_[1][n];
-        difference[part + n] = imag[0][n] - imag[1][n];
+        to[n] = real_[0][n] + real_[1][n];
+        to[part + n] = imag[0][n] + imag[1][n];
+        to[kind + n] = real_[0][n] - real_[1][n];
+        to[kind + part + n] = imag[0][n] - imag[1][n];
     }
 }
 
-static void mix(Item *item, size v, size u)
+INLINE const real *spectrum_at(const Item *item, size v, size u)
 {
     const Pass *p = item->p;
-    const size C = p->channels, N = p->samples, part = p->row_frequencies * item->count;
-    const real *x = item->spectrum + spectrum_at(p, 0, v) + (u * 2 * C * N + item->first) * 2;
-    lanes *total = item->total + u * item->count, *difference = item->difference + u * item->count;
-    size n = 0;
-    for (; n + SAMPLES <= item->count; n += SAMPLES)
-        mix_tile(SAMPLES, C, N, x + 2 * n, item->kernels, total + n, difference + n, part);
-    for (; n < item->count; n++)
-        mix_tile(1, C, N, x + 2 * n, item->kernels, total + n, difference + n, part);
+    return item->spectrum + (v * p->row_frequencies + u) * 6 * p->channels * item->block;
 }
 
-INLINE Vectors rows_at(const Item *item, size v, size part)
+static void mix(Item *item, size v, size u, lanes *to)
 {
-    const size V = item->p->column_frequencies;
-    return (Vectors){item->rows + v * 4 + part, item->count * V * 4, V * 4};
+    const Pass *p = item->p;
+    const size C = p->channels, N = item->block, count = item->count;
+    const size kind = p->row_frequencies * 4 * count;
+    const real *x = spectrum_at(item, v, u);
+    size n = 0;
+    for (; n + TILE <= count; n += TILE)
+        mix_tile(TILE, C, N, x + 3 * n, item->kernels, to + n, kind, count);
+    for (; n + TILE / 2 <= count; n += TILE / 2)
+        mix_tile(TILE / 2, C, N, x + 3 * n, item->kernels, to + n, kind, count);
+    for (; n < count; n++)
+        mix_tile(1, C, N, x + 3 * n, item->kernels, to + n, kind, count);
+}
+
+INLINE void butterfly(lanes *a, lanes *b, size count)
+{
+    for (size i = 0; i < count; i++) {
+        const lanes sum = a[i] + b[i], difference = a[i] - b[i];
+        a[i] = sum;
+        b[i] = difference;
+    }
+}
+
+/* Sums and differences of u and U-1-u and of v and V-1-v, in place. The frequencies ω and π - ω
+   have the same cosines and opposite sines at even pixels, and the reverse at odd pixels. So the
+   cosine series at even pixels takes the sums, at odd pixels the differences, and the sine series
+   the others: each takes half of the frequencies. `single`: v has no partner. */
+static void fold(lanes *products, size U, size n, int single)
+{
+    for (size kind = 0; kind < 2; kind++) {
+        lanes *at = products + kind * U * 4 * n;
+        for (size u = 0; u < U; u++)
+            if (single)
+                memset(at + (u * 4 + 2) * n, 0, 2 * n * sizeof(lanes));
+            else
+                butterfly(at + u * 4 * n, at + (u * 4 + 2) * n, 2 * n);
+        for (size u = 0; u < U / 2; u++)
+            butterfly(at + u * 4 * n, at + (U - 1 - u) * 4 * n, 4 * n);
+    }
+}
+
+/* Everything that a product of waves along the rows needs. */
+typedef struct {
+    size height, depth;
+    Numbers waves;
+    Vectors folded, rows;
+} Series;
+
+/* The series of cosines (kind 0) or sines (1) at even (y 0) or odd pixels (1). */
+INLINE Series series(const Item *item, size scale, size v, size n, lanes *products, size kind, size y)
+{
+    const Pass *p = item->p;
+    const size U = p->row_frequencies, h = half(p->row_extents[scale]);
+    const size line = row_size(p, item->count);
+    lanes *from = products + kind * U * 4 * n;
+    lanes *rows = item->rows + y * line + v * panel_size(item->count) + kind * 4 * n;
+    return (Series){
+        (h - y + 1) / 2,
+        kind == y ? ceiling(U, 2) : U / 2,
+        {p->row_waves + (kind * half(p->row_extents[0]) + y) * U, 2 * U, 1},
+        kind == y ? (Vectors){from, 4 * n, 1} : (Vectors){from + (U - 1) * 4 * n, -4 * n, 1},
+        {rows, 2 * line, 1},
+    };
 }
 
 /* Steps 2 to 4 for all maps of a kernel size: rows δy ≥ 0, still transformed along the columns. */
 static void make_rows(Item *item, size scale)
 {
     const Pass *p = item->p;
-    const size U = p->row_frequencies, h = half(p->row_extents[scale]), n = item->count;
-    const Numbers cosine = {p->row_waves, U, 1}, sine = {p->row_waves + half(p->row_extents[0]) * U, U, 1};
-    const Vectors total = {item->total, n, 1}, total_imag = {item->total + U * n, n, 1};
-    const Vectors difference = {item->difference, n, 1};
-    const Vectors difference_imag = {item->difference + U * n, n, 1};
-    for (size v = 0; v < p->column_frequencies; v++) {
-        make_columns(p, scale, v, item->weight, p->channels, item->columns);
-        for (size u = 0; u < U; u++) {
-            make_kernels(p, p->row_kernels + (scale * U + u) * p->functions, item->columns,
-                         p->channels, 1, item->kernels);
-            mix(item, v, u);
+    const size U = p->row_frequencies, V = p->column_frequencies, n = item->count;
+    for (size v = 0; v < ceiling(V, 2); v++) {
+        const int single = v == V - 1 - v;
+        for (size partner = 0; partner < 2 - single; partner++) {
+            const size frequency = partner ? V - 1 - v : v;
+            make_columns(p, scale, frequency, item->weight, p->channels, item->columns);
+            for (size u = 0; u < U; u++) {
+                make_kernels(p, scale, u, item->columns, p->channels, 1, item->kernels);
+                mix(item, frequency, u, item->products + (u * 4 + partner * 2) * n);
+            }
         }
-        multiply(h, U, n, cosine, total, rows_at(item, v, 0));
-        multiply(h, U, n, cosine, total_imag, rows_at(item, v, 1));
-        multiply(h, U, n, sine, difference_imag, rows_at(item, v, 2));
-        multiply(h, U, n, sine, difference, rows_at(item, v, 3));
+        fold(item->products, U, n, single);
+        for (size kind = 0; kind < 2; kind++)
+            for (size y = 0; y < 2; y++) {
+                const Series s = series(item, scale, v, n, item->products, kind, y);
+                multiply(s.height, s.depth, 4 * n, s.waves, s.folded, s.rows);
+            }
     }
 }
 
+/* Waves along the columns, at pixels of one parity and half of the frequencies. */
+typedef struct {
+    size V, width, step; /* step: between pixels */
+    const real *cosine, *sine;
+} Wave;
+
+INLINE Wave column_wave(const Pass *p, size scale, size parity)
+{
+    const size V = p->column_frequencies;
+    const real *cosine = p->column_waves + parity * V;
+    return (Wave){ceiling(V, 2), (half(p->column_extents[scale]) - parity + 1) / 2, 2 * V, cosine,
+                  cosine + half(p->column_extents[0]) * V};
+}
+
+/* Where the four parts of a row that make up its pixels of one parity lie in a panel. */
+INLINE size part_of(size part, size parity)
+{
+    static const size first[4] = {0, 3, 5, 6};
+    return first[part] ^ (2 * parity);
+}
+
 /* Step 5: a few pixels δx ≥ 0 of one row: at (+, +), (+, -), (-, +), (-, -) of (δy, δx). */
-INLINE void synthesise(int across, size V, const real *cosine, const real *sine,
-                       const lanes *panel, lanes pixels[ACROSS][4])
+INLINE void synthesise(int across, Wave w, size x, size parity, size samples, const lanes *panel,
+                       lanes pixels[ACROSS][4])
 {
     lanes sum[ACROSS][4];
     for (int i = 0; i < across; i++)
         sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = splat(0);
-    for (size v = 0; v < V; v++, panel += 4)
+    const lanes *first = panel + part_of(0, parity) * samples;
+    const lanes *second = panel + part_of(1, parity) * samples;
+    const lanes *third = panel + part_of(2, parity) * samples;
+    const lanes *fourth = panel + part_of(3, parity) * samples;
+    for (size v = 0, at = 0; v < w.V; v++, at += panel_size(samples))
         for (int i = 0; i < across; i++) {
-            const lanes c = splat(cosine[i * V + v]), s = splat(sine[i * V + v]);
-            sum[i][0] += c * panel[0];
-            sum[i][1] += s * panel[1];
-            sum[i][2] += c * panel[2];
-            sum[i][3] += s * panel[3];
+            const lanes c = splat(w.cosine[(x + i) * w.step + v]);
+            const lanes s = splat(w.sine[(x + i) * w.step + v]);
+            sum[i][0] += c * first[at];
+            sum[i][1] += s * second[at];
+            sum[i][2] += c * third[at];
+            sum[i][3] += s * fourth[at];
         }
     for (int i = 0; i < across; i++) {
         const lanes right = sum[i][0] - sum[i][1], left = sum[i][0] + sum[i][1];
@@ -414,23 +572,6 @@ INLINE void synthesise(int across, size V, const real *cosine, const real *sine,
     }
 }
 
-typedef struct {
-    size V, width;
-    const real *cosine, *sine;
-} Wave;
-
-INLINE Wave column_wave(const Pass *p, size scale)
-{
-    const size V = p->column_frequencies;
-    return (Wave){V, half(p->column_extents[scale]), p->column_waves,
-                  p->column_waves + half(p->column_extents[0]) * V};
-}
-
-INLINE const lanes *panel_of(const Item *item, size y, size n)
-{
-    return item->rows + (y * item->count + n) * item->p->column_frequencies * 4;
-}
-
 INLINE size place_of(const Item *item, size y, size n)
 {
     return (y * item->count + n) * half(item->p->column_extents[0]) * 4;
@@ -439,19 +580,36 @@ INLINE size place_of(const Item *item, size y, size n)
 /* Called with each pixel of a row δy ≥ 0: its index and its four values. */
 typedef void Visitor(void *context, size x, const lanes pixels[4]);
 
-INLINE void visit_row(const Item *item, Wave w, size y, size n, Visitor *visit, void *context)
+INLINE void visit_row(const Item *item, size scale, size y, size n, Visitor *visit, void *context)
 {
-    const lanes *panel = panel_of(item, y, n);
-    lanes pixels[ACROSS][4];
-    size x = 0;
-    for (; x + ACROSS <= w.width; x += ACROSS) {
-        synthesise(ACROSS, w.V, w.cosine + x * w.V, w.sine + x * w.V, panel, pixels);
-        for (int i = 0; i < ACROSS; i++)
-            visit(context, x + i, pixels[i]);
-    }
-    for (; x < w.width; x++) {
-        synthesise(1, w.V, w.cosine + x * w.V, w.sine + x * w.V, panel, pixels);
-        visit(context, x, pixels[0]);
+    const size height = item->p->row_extents[scale], width = item->p->column_extents[scale];
+    const lanes *panel = item->rows + y * row_size(item->p, item->count) + n;
+    const lanes none = splat(-__builtin_inf());
+    const int last_row = 2 * y == height; /* of an even extent, on the side δ < 0 only */
+    for (size parity = 0; parity < 2; parity++) {
+        const Wave w = column_wave(item->p, scale, parity);
+        for (size x = 0; x < w.width; x += ACROSS) {
+            lanes pixels[ACROSS][4];
+            const int count = (int)least(ACROSS, w.width - x);
+            switch (count) {
+            case 1: synthesise(1, w, x, parity, item->count, panel, pixels); break;
+            case 2: synthesise(2, w, x, parity, item->count, panel, pixels); break;
+            case 3: synthesise(3, w, x, parity, item->count, panel, pixels); break;
+#if ACROSS > 3
+            case 4: synthesise(4, w, x, parity, item->count, panel, pixels); break;
+            case 5: synthesise(5, w, x, parity, item->count, panel, pixels); break;
+            case 6: synthesise(6, w, x, parity, item->count, panel, pixels); break;
+#endif
+            }
+            for (int i = 0; i < count; i++) {
+                const size column = 2 * (x + i) + parity;
+                if (last_row)
+                    pixels[i][0] = pixels[i][1] = none;
+                if (2 * column == width)
+                    pixels[i][0] = pixels[i][2] = none;
+                visit(context, column, pixels[i]);
+            }
+        }
     }
 }
 
@@ -478,15 +636,14 @@ INLINE void challenge_pixel(void *context, size x, const lanes pixels[4])
 /* Let the pixels of a kernel size replace what they exceed. */
 static void challenge(Item *item, size scale)
 {
-    const Wave w = column_wave(item->p, scale);
     for (size y = 0; y < half(item->p->row_extents[scale]); y++)
         for (size n = 0; n < item->count; n++) {
             const size at = place_of(item, y, n);
             Row row = {item->best + at, item->choice ? item->choice + at : NULL, {0}, scale};
             if (row.choice)
-                visit_row(item, w, y, n, challenge_pixel, &row);
+                visit_row(item, scale, y, n, challenge_pixel, &row);
             else
-                visit_row(item, w, y, n, challenge_pixel, &(Row){row.best, NULL, {0}, scale});
+                visit_row(item, scale, y, n, challenge_pixel, &(Row){row.best, NULL, {0}, scale});
         }
 }
 
@@ -500,10 +657,9 @@ INLINE void keep_pixel(void *context, size x, const lanes pixels[4])
 /* Write the pixels of some maps (lanes of `which`) into `best`. */
 static void keep_maps(Item *item, size scale, size n, mask which)
 {
-    const Wave w = column_wave(item->p, scale);
     for (size y = 0; y < half(item->p->row_extents[scale]); y++) {
         Row row = {item->best + place_of(item, y, n), NULL, which, scale};
-        visit_row(item, w, y, n, keep_pixel, &row);
+        visit_row(item, scale, y, n, keep_pixel, &row);
     }
 }
 
@@ -534,20 +690,19 @@ INLINE void place_pixel(void *context, size x, const lanes pixels[4])
 /* The maximum of each map of a sample. */
 static lanes find_peak(const Item *item, size scale, size n)
 {
-    const Wave w = column_wave(item->p, scale);
     Peak at = {splat(-__builtin_inf()), {0}, 0};
     for (size y = 0; y < half(item->p->row_extents[scale]); y++)
-        visit_row(item, w, y, n, peak_pixel, &at);
+        visit_row(item, scale, y, n, peak_pixel, &at);
     return at.peak;
 }
 
 /* The first pixel that holds the maximum, as a number made of y, x and quadrant. */
 static mask find_place(const Item *item, size scale, size n)
 {
-    const Wave w = column_wave(item->p, scale);
+    const size width = half(item->p->column_extents[scale]);
     Peak at = {splat(-__builtin_inf()), {0}, 0};
-    for (size y = 0; y < half(item->p->row_extents[scale]); y++, at.first += w.width)
-        visit_row(item, w, y, n, place_pixel, &at);
+    for (size y = 0; y < half(item->p->row_extents[scale]); y++, at.first += width)
+        visit_row(item, scale, y, n, place_pixel, &at);
     return at.place;
 }
 
@@ -595,22 +750,12 @@ static void compete_globally(Item *item, size scale)
 
 /* ---- From quadrants to maps. ---- */
 
-/* Pixel of a map of this extent that index y stands for, on the side δ ≥ 0 or δ < 0; -1: none. */
+/* Pixel of a map of this extent at distance y on the side δ ≥ 0 or δ < 0; -1: none. */
 INLINE size pixel_of(size extent, size y, int negative)
 {
-    if (!negative)
-        return extent / 2 + y;
-    return y == 0 && extent % 2 ? -1 : (extent - 1) / 2 - y;
-}
-
-/* How many kernel sizes have a map that reaches a pixel. */
-static size reach(const Pass *p, size y, size x)
-{
-    size scale = 0;
-    while (scale < p->scales && y < half(p->row_extents[scale]) &&
-           x < half(p->column_extents[scale]))
-        scale++;
-    return scale;
+    if (negative)
+        return y == 0 ? -1 : extent / 2 - y;
+    return 2 * y == extent ? -1 : extent / 2 + y;
 }
 
 INLINE size map_of(const Item *item, size n, size lane)
@@ -639,12 +784,12 @@ static void finish_maps(Item *item)
     for (size y = 0; y < h; y++)
         for (size n = 0; n < item->count; n++)
             for (size x = 0; x < w; x++) {
-                const size reached = reach(p, y, x);
-                const mask index = fill(reached);
                 for (int q = 0; q < 4; q++) {
                     const size row = pixel_of(H, y, q / 2), column = pixel_of(W, x, q % 2);
                     if (row < 0 || column < 0)
                         continue;
+                    const size reached = least(p->row_reach[row], p->column_reach[column]);
+                    const mask index = fill(reached);
                     const size at = place_of(item, y, n) + x * 4 + q;
                     lanes value = item->best[at] + item->shift;
                     mask choice = item->choice ? item->choice[at] : (mask){0};
@@ -683,11 +828,10 @@ INLINE void write_pixel(void *context, size x, const lanes pixels[4])
 
 static void write_stack(const Item *item, size scale)
 {
-    const Wave w = column_wave(item->p, scale);
     for (size y = 0; y < half(item->p->row_extents[scale]); y++)
         for (size n = 0; n < item->count; n++) {
             Writing at = {item, scale, y, n};
-            visit_row(item, w, y, n, write_pixel, &at);
+            visit_row(item, scale, y, n, write_pixel, &at);
         }
 }
 
@@ -777,12 +921,13 @@ typedef struct {
     lanes *all_rows;      /* rows of all maps; slices only */
     size *active;         /* samples that a kernel size has a gradient of */
     lanes *line;          /* [w, 4] */
-    lanes *products;      /* [±, R, U, n] gradient of the products */
+    lanes *products;      /* [±, U, v or V-1-v, R, n] gradient of the products */
+    lanes *sums;          /* [±, n] of real and imaginary parts */
     lanes *kernel_grad;   /* [even or odd, U, R, C] */
     lanes *column_grad;   /* [r, R, C] */
     lanes *weight_grad;   /* [q, r, C] */
     lanes *turned_weight; /* [q, r, O, C] with vectors of input channels */
-    lanes *turned_columns, *turned_kernels; /* [r, R, O, C], [±, O, R, C] */
+    lanes *turned_columns, *turned_kernels; /* [r, R, O, C], [±, O, 3, C] */
     real *spectrum_grad;  /* of its block of outputs: [V, U, ±, N, R, C] */
 } Adjoint;
 
@@ -794,15 +939,6 @@ INLINE size spectrum_grad_size(const Pass *p)
     return p->column_frequencies * p->row_frequencies * 4 * p->samples * channel_vectors(p) * LANES;
 }
 
-/* Sums over samples must not depend on the number of threads, so neither does the cut. */
-#define BLOCK 8
-
-INLINE Cut cut_backward(const Pass *p)
-{
-    const size block = least(p->samples, BLOCK);
-    return (Cut){p->groups * ceiling(p->outputs, LANES), ceiling(p->samples, block), block};
-}
-
 static Adjoint take_adjoint(const Pass *p, size block, Arena *arena)
 {
     const size r = p->functions, C = p->channels, U = p->row_frequencies;
@@ -810,20 +946,21 @@ static Adjoint take_adjoint(const Pass *p, size block, Arena *arena)
     const size Cv = p->x_grad ? channel_vectors(p) : 0;
     Adjoint a = {.item = {.p = p}};
     a.item.weight = TAKE(arena, lanes, r * r * C);
-    a.item.rows = TAKE(arena, lanes, h * block * p->column_frequencies * 4);
+    a.item.rows = TAKE(arena, lanes, h * row_size(p, block));
     a.item.winner = TAKE(arena, mask, block);
     a.pixels = TAKE(arena, lanes, h * block * w * 4);
     a.scales = TAKE(arena, mask, p->pool == PIXEL ? h * block * w * 4 : 0);
-    a.all_rows = TAKE(arena, lanes, p->pool == CHOSEN ? h * block * p->column_frequencies * 4 : 0);
+    a.all_rows = TAKE(arena, lanes, p->pool == CHOSEN ? h * row_size(p, block) : 0);
     a.active = TAKE(arena, size, block);
     a.line = TAKE(arena, lanes, w * 4);
-    a.products = TAKE(arena, lanes, 4 * U * block);
+    a.products = TAKE(arena, lanes, 8 * U * block);
+    a.sums = TAKE(arena, lanes, 2 * block);
     a.kernel_grad = TAKE(arena, lanes, 4 * U * C);
     a.column_grad = TAKE(arena, lanes, r * 2 * C);
     a.weight_grad = TAKE(arena, lanes, r * r * C);
     a.turned_weight = TAKE(arena, lanes, r * r * LANES * Cv);
     a.turned_columns = TAKE(arena, lanes, r * 2 * LANES * Cv);
-    a.turned_kernels = TAKE(arena, lanes, 4 * LANES * Cv);
+    a.turned_kernels = TAKE(arena, lanes, 6 * LANES * Cv);
     return a;
 }
 
@@ -855,15 +992,16 @@ static void gather(Adjoint *a, const real *grad, size map, size start, size exte
                 }
 }
 
-/* Transpose of `synthesise`, for a few column frequencies: line [w, 4] -> panel [V, 4]. */
-INLINE void synthesise_adjoint(int count, Wave w, size v, const lanes *line, lanes *panel)
+/* Transpose of `synthesise`, for a few column frequencies: line [w, 4] -> panel. */
+INLINE void synthesise_adjoint(int count, Wave w, size v, size parity, size samples, const lanes *line,
+                               lanes *panel)
 {
     lanes sum[ACROSS][4];
     for (int i = 0; i < count; i++)
         sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = splat(0);
-    for (size x = 0; x < w.width; x++, line += 4)
+    for (size x = 0; x < w.width; x++, line += 8)
         for (int i = 0; i < count; i++) {
-            const lanes c = splat(w.cosine[x * w.V + v + i]), s = splat(w.sine[x * w.V + v + i]);
+            const lanes c = splat(w.cosine[x * w.step + v + i]), s = splat(w.sine[x * w.step + v + i]);
             sum[i][0] += c * line[0];
             sum[i][1] += s * line[1];
             sum[i][2] += c * line[2];
@@ -871,7 +1009,7 @@ INLINE void synthesise_adjoint(int count, Wave w, size v, const lanes *line, lan
         }
     for (int i = 0; i < count; i++)
         for (int part = 0; part < 4; part++)
-            panel[(v + i) * 4 + part] = sum[i][part];
+            panel[(v + i) * panel_size(samples) + part_of(part, parity) * samples] = sum[i][part];
 }
 
 /* The part of a row of pixels that belongs to a kernel size, prepared for the sums over x. */
@@ -901,21 +1039,28 @@ static int prepare_line(const Adjoint *a, size scale, size y, size n, size width
 /* Step 5 transposed: rows of all maps of a kernel size from their pixels. */
 static int make_rows_adjoint(Adjoint *a, size scale, lanes *rows)
 {
-    const Wave w = column_wave(a->item.p, scale);
+    const Pass *p = a->item.p;
+    const size samples = a->item.count, panel = panel_size(samples), line = row_size(p, samples);
     int some = 0;
-    for (size y = 0; y < half(a->item.p->row_extents[scale]); y++)
-        for (size n = 0; n < a->item.count; n++) {
-            lanes *panel = rows + (y * a->item.count + n) * w.V * 4;
-            if (!prepare_line(a, scale, y, n, w.width)) {
-                memset(panel, 0, w.V * 4 * sizeof(lanes));
-                continue;
+    for (size y = 0; y < half(p->row_extents[scale]); y++)
+        for (size n = 0; n < samples; n++) {
+            lanes *to = rows + y * line + n;
+            const int any_here = prepare_line(a, scale, y, n, half(p->column_extents[scale]));
+            some |= any_here;
+            for (size parity = 0; parity < 2; parity++) {
+                const Wave w = column_wave(p, scale, parity);
+                size v = 0;
+                if (!any_here)
+                    for (; v < w.V; v++)
+                        for (size part = 0; part < 4; part++)
+                            to[v * panel + part_of(part, parity) * samples] = splat(0);
+                for (; v + ACROSS <= w.V; v += ACROSS)
+                    synthesise_adjoint(ACROSS, w, v, parity, samples, a->line + parity * 4, to);
+                for (; v + 3 <= w.V; v += 3)
+                    synthesise_adjoint(3, w, v, parity, samples, a->line + parity * 4, to);
+                for (; v < w.V; v++)
+                    synthesise_adjoint(1, w, v, parity, samples, a->line + parity * 4, to);
             }
-            size v = 0;
-            for (; v + ACROSS <= w.V; v += ACROSS)
-                synthesise_adjoint(ACROSS, w, v, a->line, panel);
-            for (; v < w.V; v++)
-                synthesise_adjoint(1, w, v, a->line, panel);
-            some = 1;
         }
     return some;
 }
@@ -924,19 +1069,19 @@ static int make_rows_adjoint(Adjoint *a, size scale, lanes *rows)
 static size select_rows(Adjoint *a, size scale)
 {
     const Item *item = &a->item;
-    const size V4 = item->p->column_frequencies * 4, h = half(item->p->row_extents[scale]);
+    const size samples = item->count, panel = panel_size(samples);
+    const size length = half(item->p->row_extents[scale]) * row_size(item->p, samples);
     size count = 0;
-    for (size n = 0; n < item->count; n++)
+    for (size n = 0; n < samples; n++)
         if (any(item->winner[n] == fill(scale)))
             a->active[count++] = n;
-    for (size y = 0; y < h; y++)
-        for (size i = 0; i < count; i++) {
-            const size n = a->active[i];
-            const lanes *from = a->all_rows + (y * item->count + n) * V4;
-            lanes *to = item->rows + (y * item->count + i) * V4;
-            for (size v = 0; v < V4; v++)
-                to[v] = choose(item->winner[n] == fill(scale), from[v], splat(0));
-        }
+    for (size at = 0; at < length; at += panel)
+        for (size part = 0; part < 8; part++)
+            for (size i = 0; i < count; i++) {
+                const size n = a->active[i];
+                item->rows[at + part * count + i] = choose(
+                    item->winner[n] == fill(scale), a->all_rows[at + part * samples + n], splat(0));
+            }
     return count;
 }
 
@@ -944,54 +1089,55 @@ static size select_rows(Adjoint *a, size scale)
 static void make_products(Adjoint *a, size scale, size v, size count)
 {
     const Pass *p = a->item.p;
-    const size U = p->row_frequencies, h = half(p->row_extents[scale]), part = U * count;
-    const Numbers cosine = {p->row_waves, 1, U};
-    const Numbers sine = {p->row_waves + half(p->row_extents[0]) * U, 1, U};
-    lanes *minus = a->products, *plus = minus + 2 * part;
-    multiply(U, h, count, cosine, rows_at(&a->item, v, 0), (Vectors){plus, count, 1});
-    multiply(U, h, count, cosine, rows_at(&a->item, v, 1), (Vectors){plus + part, count, 1});
-    multiply(U, h, count, sine, rows_at(&a->item, v, 2), (Vectors){minus + part, count, 1});
-    multiply(U, h, count, sine, rows_at(&a->item, v, 3), (Vectors){minus, count, 1});
-    for (size i = 0; i < 2 * part; i++) {
-        const lanes total = plus[i], difference = minus[i];
-        minus[i] = total + difference;
-        plus[i] = total - difference;
-    }
+    const size U = p->row_frequencies, kind = U * 4 * count;
+    if (p->row_extents[scale] == 1) /* there are no odd rows */
+        memset(a->products, 0, 2 * kind * sizeof(lanes));
+    for (size k = 0; k < 2; k++)
+        for (size y = 0; y < 2; y++) {
+            const Series s = series(&a->item, scale, v, count, a->products, k, y);
+            const Numbers waves = {s.waves.at, 1, s.waves.row};
+            if (s.height)
+                multiply(s.depth, s.height, 4 * count, waves, s.rows, s.folded);
+        }
+    fold(a->products, U, count, v == p->column_frequencies - 1 - v);
+    butterfly(a->products, a->products + kind, kind);
 }
 
-/* Step 3 transposed for the kernels: a few input channels at -u and u. */
-INLINE void mix_kernels(int count, size samples, const size *active, size N, const real *x, size sign,
-                        const lanes *products, size part, lanes real_[], lanes imag[])
+/* Step 3 transposed for the kernels: a few input channels, at -u or u. */
+INLINE void mix_kernels(int count, size samples, const size *active, size N, const real *x,
+                        const lanes *products, lanes real_[], lanes imag[])
 {
+    lanes m[TILE], bd[TILE], as[TILE];
     for (int c = 0; c < count; c++)
-        real_[c] = imag[c] = splat(0);
+        m[c] = bd[c] = as[c] = splat(0);
     for (size i = 0; i < samples; i++) {
-        const lanes g = products[sign * 2 * part + i], g_imag = products[(sign * 2 + 1) * part + i];
+        const lanes g = products[i], g_imag = products[samples + i];
+        const lanes sum = g + g_imag, difference = g - g_imag;
         for (int c = 0; c < count; c++) {
-            const real *at = x + (c * N + active[i]) * 2;
-            const lanes x_real = splat(at[0]), x_imag = splat(at[1]);
-            real_[c] += x_real * g;
-            imag[c] += x_imag * g;
-            real_[c] += x_imag * g_imag;
-            imag[c] -= x_real * g_imag;
+            const real *at = x + (c * N + active[i]) * 3;
+            as[c] += splat(at[0]) * sum;
+            bd[c] += splat(at[1]) * difference;
+            m[c] += splat(at[2]) * g;
         }
     }
+    for (int c = 0; c < count; c++) {
+        real_[c] = m[c] - bd[c];
+        imag[c] = m[c] - as[c];
+    }
 }
 
-#define CHANNELS (2 * SAMPLES)
-
-INLINE void add_kernels(Adjoint *a, int count, size c, size v, size u, size samples)
+INLINE void add_kernels(Adjoint *a, const lanes *products, int count, size c, size v, size u,
+                        size samples)
 {
     const Item *item = &a->item;
     const Pass *p = item->p;
-    const size C = p->channels, N = p->samples, part = p->row_frequencies * samples;
-    const real *x = item->spectrum + spectrum_at(p, 0, v) + ((u * 2 * C + c) * N + item->first) * 2;
-    const lanes *products = a->products + u * samples;
-    lanes real_[2][CHANNELS], imag[2][CHANNELS];
+    const size C = p->channels, N = item->block, U = p->row_frequencies;
+    const real *x = spectrum_at(item, v, u) + c * N * 3;
+    lanes real_[2][TILE], imag[2][TILE];
     for (size sign = 0; sign < 2; sign++)
-        mix_kernels(count, samples, a->active, N, x + sign * C * N * 2, sign, products, part,
-                    real_[sign], imag[sign]);
-    lanes *even = a->kernel_grad + u * 2 * C + c, *odd = even + p->row_frequencies * 2 * C;
+        mix_kernels(count, samples, a->active, N, x + sign * C * N * 3,
+                    products + sign * U * 4 * samples, real_[sign], imag[sign]);
+    lanes *even = a->kernel_grad + u * 2 * C + c, *odd = even + U * 2 * C;
     for (int i = 0; i < count; i++) {
         even[i] = real_[0][i] + real_[1][i];
         even[C + i] = imag[0][i] + imag[1][i];
@@ -1021,72 +1167,85 @@ static void add_weight(Adjoint *a, size scale, size v)
 }
 
 /* Step 3 transposed for the input: a few samples, one vector of channels, at -u or u. */
-INLINE void mix_input(int count, size outputs, size Cv, const real *products, size part,
-                      const lanes *kernels, lanes *to[])
+INLINE void mix_input(int count, size samples, size outputs, size Cv, const real *products,
+                      const real *sums, const lanes *kernels, lanes *to[])
 {
-    lanes real_[CHANNELS], imag[CHANNELS];
+    lanes m[TILE], imag_s[TILE], real_d[TILE];
     for (int n = 0; n < count; n++)
-        real_[n] = imag[n] = splat(0);
+        m[n] = imag_s[n] = real_d[n] = splat(0);
     for (size o = 0; o < outputs; o++) {
-        const lanes kernel = kernels[o * 2 * Cv], kernel_imag = kernels[(o * 2 + 1) * Cv];
+        const lanes *kernel = kernels + o * 3 * Cv;
         for (int n = 0; n < count; n++) {
-            const lanes g = splat(products[n * LANES + o]);
-            const lanes g_imag = splat(products[(part + n) * LANES + o]);
-            real_[n] += g * kernel;
-            imag[n] += g_imag * kernel;
-            real_[n] -= g_imag * kernel_imag;
-            imag[n] += g * kernel_imag;
+            m[n] += splat(sums[n * LANES + o]) * kernel[0];
+            imag_s[n] += splat(products[(samples + n) * LANES + o]) * kernel[Cv];
+            real_d[n] += splat(products[n * LANES + o]) * kernel[2 * Cv];
         }
     }
     for (int n = 0; n < count; n++) {
-        to[n][0] += real_[n];
-        to[n][Cv] += imag[n];
+        to[n][0] += m[n] - imag_s[n];
+        to[n][Cv] += m[n] - real_d[n];
     }
 }
 
-INLINE void add_samples(Adjoint *a, int count, size i, size samples, size v, size u)
+INLINE void add_samples(Adjoint *a, const lanes *products, int count, size i, size samples, size v,
+                        size u, size sign)
 {
     const Item *item = &a->item;
     const Pass *p = item->p;
-    const size U = p->row_frequencies, N = p->samples, Cv = channel_vectors(p), part = U * samples;
-    for (size sign = 0; sign < 2; sign++)
-        for (size c = 0; c < Cv; c++) {
-            lanes *to[CHANNELS];
-            for (int n = 0; n < count; n++)
-                to[n] = (lanes *)a->spectrum_grad +
-                        (((v * U + u) * 2 + sign) * N + item->first + a->active[i + n]) * 2 * Cv + c;
-            mix_input(count, item->width, Cv,
-                      (const real *)(a->products + sign * 2 * part + u * samples + i), part,
-                      a->turned_kernels + sign * 2 * LANES * Cv + c, to);
-        }
+    const size N = p->samples, Cv = channel_vectors(p);
+    real *grad = a->spectrum_grad + ((v * p->row_frequencies + u) * 2 + sign) * N * 2 * Cv * LANES;
+    for (size c = 0; c < Cv; c++) {
+        lanes *to[TILE];
+        for (int n = 0; n < count; n++)
+            to[n] = (lanes *)grad + (item->first + a->active[i + n]) * 2 * Cv + c;
+        mix_input(count, samples, item->width, Cv, (const real *)(products + i),
+                  (const real *)(a->sums + i), a->turned_kernels + sign * 3 * LANES * Cv + c, to);
+    }
+}
+
+static void add_input(Adjoint *a, const lanes *products, size v, size u, size samples)
+{
+    for (size sign = 0; sign < 2; sign++, products += a->item.p->row_frequencies * 4 * samples) {
+        size i = 0;
+        for (size n = 0; n < samples; n++)
+            a->sums[n] = products[n] + products[samples + n];
+        for (; i + TILE <= samples; i += TILE)
+            add_samples(a, products, TILE, i, samples, v, u, sign);
+        for (; i < samples; i++)
+            add_samples(a, products, 1, i, samples, v, u, sign);
+    }
+}
+
+/* Steps 3 and 2 transposed, at one column frequency. */
+static void add_frequency(Adjoint *a, const lanes *products, size scale, size v, size samples)
+{
+    const Pass *p = a->item.p;
+    const size U = p->row_frequencies, C = p->channels, vectors = channel_vectors(p);
+    for (size u = 0; u < U; u++) {
+        size c = 0;
+        for (; c + TILE <= C; c += TILE)
+            add_kernels(a, products + u * 4 * samples, TILE, c, v, u, samples);
+        for (; c < C; c++)
+            add_kernels(a, products + u * 4 * samples, 1, c, v, u, samples);
+    }
+    add_weight(a, scale, v);
+    if (!p->x_grad)
+        return;
+    make_columns(p, scale, v, a->turned_weight, LANES * vectors, a->turned_columns);
+    for (size u = 0; u < U; u++) {
+        make_kernels(p, scale, u, a->turned_columns, LANES * vectors, vectors, a->turned_kernels);
+        add_input(a, products + u * 4 * samples, v, u, samples);
+    }
 }
 
 static void add_scale(Adjoint *a, size scale, size samples)
 {
-    const Pass *p = a->item.p;
-    const size U = p->row_frequencies, C = p->channels, vectors = channel_vectors(p);
-    for (size v = 0; v < p->column_frequencies; v++) {
+    const size V = a->item.p->column_frequencies;
+    for (size v = 0; v < ceiling(V, 2); v++) {
         make_products(a, scale, v, samples);
-        for (size u = 0; u < U; u++) {
-            size c = 0;
-            for (; c + CHANNELS <= C; c += CHANNELS)
-                add_kernels(a, CHANNELS, c, v, u, samples);
-            for (; c < C; c++)
-                add_kernels(a, 1, c, v, u, samples);
-        }
-        add_weight(a, scale, v);
-        if (!p->x_grad)
-            continue;
-        make_columns(p, scale, v, a->turned_weight, LANES * vectors, a->turned_columns);
-        for (size u = 0; u < U; u++) {
-            make_kernels(p, p->row_kernels + (scale * U + u) * p->functions, a->turned_columns,
-                         LANES * vectors, vectors, a->turned_kernels);
-            size i = 0;
-            for (; i + CHANNELS <= samples; i += CHANNELS)
-                add_samples(a, CHANNELS, i, samples, v, u);
-            for (; i < samples; i++)
-                add_samples(a, 1, i, samples, v, u);
-        }
+        add_frequency(a, a->products, scale, v, samples);
+        if (v != V - 1 - v)
+            add_frequency(a, a->products + 2 * samples, scale, V - 1 - v, samples);
     }
 }
 
@@ -1215,13 +1374,13 @@ typedef struct {
 
 static Layout lay_out(const Pass *p, Arena *arena)
 {
-    const Cut c = p->grad ? cut_backward(p) : cut(p);
+    const Cut c = cut(p);
     const size turned = p->grad && p->x_grad;
     Arena analysis = {0}, item = {0}, input = {0};
     Layout l = {0};
     l.column_waves = TAKE(arena, lanes, p->width * pitch_of(p));
-    l.spectrum = TAKE(arena, real, spectrum_at(p, p->groups, 0));
-    take_analysis(p, &analysis);
+    l.spectrum = TAKE(arena, real, p->groups * c.sample_blocks * spectrum_size(p, c.block));
+    take_analysis(p, c.block, &analysis);
     if (p->grad) {
         l.weight_grads = TAKE(arena, lanes, c.output_blocks * c.sample_blocks * p->functions *
                                                 p->functions * p->channels);
@@ -1250,20 +1409,14 @@ static void pad_rows(size count, size length, const real *from, lanes *to)
 }
 
 /* Analyse all images; to be called by all threads of a team. */
-static void analyse_all(const Pass *p, Layout l, char *own)
+static void analyse_all(const Pass *p, Cut c, Layout l, char *own)
 {
     Arena arena = {own, 0};
-    const Analysis a = take_analysis(p, &arena);
-    const size channels = p->groups * p->channels, parts = ceiling(p->samples, TOGETHER);
-    const size blocks = least(p->samples, most(parts, ceiling(p->threads, channels)));
-    const size together = ceiling(p->samples, blocks);
-    const size images = channels * ceiling(p->samples, together);
+    const Analysis a = take_analysis(p, c.block, &arena);
+    const size channels = p->groups * p->channels;
 #pragma omp for schedule(dynamic)
-    for (size i = 0; i < images; i++) {
-        const size start = i / channels * together;
-        analyse(p, l.column_waves, a, i % channels, start, least(together, p->samples - start),
-                l.spectrum);
-    }
+    for (size i = 0; i < channels * c.sample_blocks; i++)
+        analyse(p, l.column_waves, a, c, i / c.sample_blocks, i % c.sample_blocks, l.spectrum);
 }
 
 /* What the caller checks and counts with: bytes of a `Pass`, numbers in a vector. */
@@ -1290,7 +1443,7 @@ EXPORTED int JOIN(NAME, _forward)(const Pass *p)
 #pragma omp parallel num_threads((int)p->threads)
     {
         char *own = l.rest + THREAD * l.per_thread;
-        analyse_all(p, l, own);
+        analyse_all(p, c, l, own);
         Arena arena = {own, 0};
         Item item = take_item(p, c.block, &arena);
         if (p->pool != PIXEL || !p->track)
@@ -1328,7 +1481,7 @@ EXPORTED int JOIN(NAME, _backward)(const Pass *p)
     const Layout l = lay_out(p, &arena);
     if (arena.used > p->scratch_bytes)
         return 1;
-    const Cut c = cut_backward(p);
+    const Cut c = cut(p);
     const size items = c.output_blocks * c.sample_blocks;
     const size length = p->functions * p->functions * p->channels;
     const size vectors = channel_vectors(p), images = p->groups * p->samples * vectors;
@@ -1336,7 +1489,7 @@ EXPORTED int JOIN(NAME, _backward)(const Pass *p)
 #pragma omp parallel num_threads((int)p->threads)
     {
         char *own = l.rest + THREAD * l.per_thread;
-        analyse_all(p, l, own);
+        analyse_all(p, c, l, own);
         Arena arena = {own, 0}, input = {own, 0};
         Adjoint a = take_adjoint(p, c.block, &arena);
 #pragma omp for schedule(dynamic)

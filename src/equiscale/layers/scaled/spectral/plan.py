@@ -1,8 +1,12 @@
 """Constants of the spectral scaled convolution: they depend on sizes only, never on data.
 
-All coordinates are centred: input t, kernel τ and output δ count from the middle of the input,
-of the kernel and of the map. A correlation then pairs `t = δ + τ` at every kernel size, so that
+All coordinates are centred. Kernel coordinates τ count from the kernel's middle, output
+coordinates δ from the pixel at half the map's extent, and input coordinates t from what lies under
+the middle of the kernel there. A correlation then pairs `t = δ + τ` at every kernel size, so that
 all maps share one centre, and the map of a larger kernel is the inner block of that of a smaller.
+
+Output coordinates are whole numbers and periods even, so that frequencies ω and π − ω have the same
+cosines and opposite sines at even outputs, and the reverse at odd outputs.
 """
 
 from __future__ import annotations
@@ -28,14 +32,14 @@ class AxisPlan:
 
     Attributes:
         analysis: `[2U, n]` cosines, then sines, that transform the input.
-        waves: `[2, h, U]` even (cosines) and odd half (sines) of the inverse transform, at
-            outputs δ ≥ 0.
+        waves: `[2, h, U]` even (cosines) and odd part (sines) of the inverse transform, at
+            distances |δ|.
         extents: Length of each map, one per kernel size.
         kernels: `[S, U, r]` transforms of the functions that span a kernel: cosines of the even
             functions, then sines of the odd ones. An interpolation that treats left and right
             differently has k of each.
         starts: First input pixel under the kernel at output 0, one per kernel size.
-        num_frequencies: Number U of frequencies that a real sequence needs.
+        num_frequencies: Number U of frequencies that a real sequence needs: half the period.
     """
 
     analysis: Tensor
@@ -46,8 +50,13 @@ class AxisPlan:
     num_frequencies: int
 
     def half(self, scale_index: int) -> int:
-        """Number of outputs δ ≥ 0 of a map."""
-        return (self.extents[scale_index] + 1) // 2
+        """Number of distances |δ| from the centre of a map; an even extent has its last in δ < 0."""
+        return self.extents[scale_index] // 2 + 1
+
+    @property
+    def reach(self) -> Tensor:
+        """`[extent]`: how many maps have each pixel of the largest map."""
+        return _inner(self).sum(0)
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ class Plan:
         return self.rows.extents[scale_index], self.columns.extents[scale_index]
 
     def halves(self, scale_index: int) -> tuple[int, int]:
-        """Numbers of outputs δ ≥ 0 of the map of a kernel, down and across."""
+        """Numbers of distances |δ| in the map of a kernel, down and across."""
         return self.rows.half(scale_index), self.columns.half(scale_index)
 
     @cached_property
@@ -111,6 +120,8 @@ class Plan:
         return {
             "row_extents": torch.tensor(self.rows.extents),
             "column_extents": torch.tensor(self.columns.extents),
+            "row_reach": self.rows.reach,
+            "column_reach": self.columns.reach,
             "row_analysis": self.rows.analysis.contiguous(),
             "column_analysis": self.columns.analysis.T.contiguous(),
             "row_waves": self.rows.waves.contiguous(),
@@ -175,16 +186,16 @@ def _axis_plan(
     extents = [frame.extent(axis, size) for size in sizes]
     omega = _frequencies(period)
     inputs = torch.outer(omega, torch.arange(length, dtype=torch.float64) - centre)
-    outputs = torch.outer(_nonnegative_outputs(extents[0]), omega)
-    # Row frequencies come in pairs ±u that are both computed, so that each counts half.
-    weight = _frequency_weights(period) * (0.5 if axis == 0 else 1.0)
+    outputs = torch.outer(torch.arange(extents[0] // 2 + 1, dtype=torch.float64), omega)
+    # A frequency counts for its mirror image, too. Those of rows, ±u, are both computed.
+    weight = (1.0 if axis == 0 else 2.0) / period
     return AxisPlan(
         analysis=cast(torch.cat([inputs.cos(), inputs.sin()])),
         waves=cast(torch.stack([outputs.cos(), outputs.sin()]) * weight),
         extents=tuple(extents),
         kernels=cast(torch.stack([_transform(f, omega, even, odd) for f in functions])),
         starts=tuple(
-            round(centre - (size + extent) / 2 + 1)
+            round(centre - (size - 1) / 2) - extent // 2
             for size, extent in zip(sizes, extents, strict=True)
         ),
         num_frequencies=len(omega),
@@ -220,28 +231,13 @@ def _transform(function: Tensor, omega: Tensor, even: slice, odd: slice) -> Tens
     return torch.cat([phase.cos() @ function[:, even], phase.sin() @ function[:, odd]], 1)
 
 
-def _nonnegative_outputs(extent: int) -> Tensor:
-    """Return the output coordinates δ ≥ 0, which are whole or half numbers."""
-    first = 0.0 if extent % 2 else 0.5
-    return torch.arange((extent + 1) // 2, dtype=torch.float64) + first
-
-
 def _frequencies(period: int) -> Tensor:
-    """Return the frequencies ω ≥ 0 of a transform, half a step off zero for an even period.
+    """Return the frequencies ω ≥ 0 of a transform of even length, half a step off zero.
 
     With half steps what wraps around changes its sign, which concerns no valid output. In return
-    no frequency is its own mirror image: an even period needs period/2 of them, not one more.
+    no frequency is its own mirror image: period/2 of them are enough, not one more.
     """
-    steps = torch.arange((period + 1) // 2, dtype=torch.float64)
-    return 2 * math.pi * (steps + (0.0 if period % 2 else 0.5)) / period
-
-
-def _frequency_weights(period: int) -> Tensor:
-    """Return what each frequency, together with its mirror image, counts in the inverse."""
-    weight = torch.full(((period + 1) // 2,), 2.0 / period, dtype=torch.float64)
-    if period % 2:
-        weight[0] = 1.0 / period
-    return weight
+    return 2 * math.pi * (torch.arange(period // 2, dtype=torch.float64) + 0.5) / period
 
 
 def _inner(axis: AxisPlan) -> Tensor:

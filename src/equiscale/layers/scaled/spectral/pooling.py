@@ -80,7 +80,7 @@ def _pool_pixels(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor]
     """Keep the maximum at every pixel; quadrants are joined once, at the end."""
     plan, shift = problem.plan, _shift(problem, bias)
     reach = _reach(plan)
-    (h, w), G = reach.shape, problem.groups
+    (h, w), G = reach.shape[1:], problem.groups
     N, O = problem.spectrum.shape[4] // 2, problem.weight.shape[-1]
     best = shift.new_full((4, h, G, w, N, O), -torch.inf)
     choice = torch.zeros_like(best)
@@ -93,9 +93,9 @@ def _pool_pixels(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor]
             candidate, index = maps.max(5)
             _challenge(best[inner], choice[inner], candidate, index + scales.start)
     best += shift
-    framed = (reach < plan.num_scales)[:, None, :, None, None]
+    framed = (reach < plan.num_scales)[:, :, None, :, None, None]
     zeros = torch.where(framed, 0.0, -torch.inf).to(best).expand_as(best)
-    _challenge(best, choice, zeros, reach[:, None, :, None, None].to(best))
+    _challenge(best, choice, zeros, reach[:, :, None, :, None, None].to(best))
     return _by_sample(join_quadrants(best, plan.output_size)), _by_sample(
         join_quadrants(choice, plan.output_size)
     )
@@ -164,19 +164,17 @@ def _pool_globally(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tenso
 
 
 def _own_pixels(maps: Tensor, reach: Tensor, scales: slice) -> Tensor:
-    """Set the pixels to -∞ that lie outside of the smaller maps of a chunk."""
-    if maps.shape[5] == 1:
-        return maps
+    """Set the pixels to -∞ that lie outside of the maps of a chunk."""
     index = torch.arange(scales.start, scales.stop, device=reach.device)
-    outside = reach[: maps.shape[1], : maps.shape[3], None] <= index
-    return maps.masked_fill(outside[:, None, :, None, :, None], -torch.inf)
+    outside = reach[:, : maps.shape[1], : maps.shape[3], None] <= index
+    return maps.masked_fill_(outside[:, :, None, :, None, :, None], -torch.inf)
 
 
 def _flat_places(plan: Plan, h: int, w: int) -> Tensor:
     """Return `[4 h w]`: where the pixels of the quadrants lie in `[H, W]`."""
     (H, W), device = plan.output_size, plan.reached.device
     y, x = torch.arange(h, device=device)[:, None], torch.arange(w, device=device)
-    rows, columns = (H // 2 + y, (H - 1) // 2 - y), (W // 2 + x, (W - 1) // 2 - x)
+    rows, columns = (H // 2 + y, H // 2 - y), (W // 2 + x, W // 2 - x)
     return torch.stack([row * W + column for row in rows for column in columns]).flatten()
 
 
@@ -188,9 +186,8 @@ def _shift(problem: Problem, bias: Tensor | None) -> Tensor:
 
 
 def _reach(plan: Plan) -> Tensor:
-    """Return `[h, w]`: how many maps reach each pixel of one quadrant; all four are alike."""
-    (H, W), counts = plan.output_size, plan.reached.sum(0)
-    return counts[H // 2 :, W // 2 :]
+    """Return `[4, h, w]`: how many maps have each pixel of the quadrants."""
+    return split_quadrants(plan.reached.sum(0)[:, None, :, None])[:, :, 0, :, 0]
 
 
 def _by_sample(maps: Tensor) -> Tensor:

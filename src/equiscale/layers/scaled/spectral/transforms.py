@@ -118,7 +118,8 @@ def make_maps(problem: Problem, scales: slice) -> Tensor:
     """Return the maps of some kernel sizes as quadrants, `[4, h, G, w, N, s, O/G]`, without bias.
 
     The quadrants lie at (+, +), (+, -), (-, +), (-, -) of (δy, δx), counted from the centre that
-    all maps share. All have the size of the first map; beyond its own size a map has no meaning.
+    all maps share. All have the size of the first map; beyond its own size a map has no meaning,
+    and that of an even extent is one pixel longer on the negative side.
     """
     products = _mix(problem, _kernels(problem, scales))
     even, odd = _synthesise_rows(products, problem.plan, scales.start)
@@ -195,9 +196,9 @@ def _synthesise_columns(even: Tensor, odd: Tensor, plan: Plan, first: int) -> Te
 
 
 def _join(positive: Tensor, negative: Tensor, extent: int, axis: int) -> Tensor:
-    """Join the halves δ ≥ 0 and δ < 0 of an axis; an odd extent has its centre in both."""
-    mirrored = negative.flip(axis).narrow(axis, 0, extent // 2)
-    return torch.cat([mirrored, positive], axis)
+    """Join the halves δ ≥ 0 and δ < 0 of an axis, given at distances 0, …, extent // 2."""
+    mirrored = negative.narrow(axis, 1, extent // 2).flip(axis)
+    return torch.cat([mirrored, positive.narrow(axis, 0, extent - extent // 2)], axis)
 
 
 def make_maps_adjoint(
@@ -254,9 +255,9 @@ def _synthesise_columns_adjoint(quadrants: Tensor, plan: Plan, first: int) -> tu
 
 
 def _join_adjoint(joined: Tensor, extent: int, axis: int) -> tuple[Tensor, Tensor]:
-    """Transpose of `_join`: the centre of an odd extent counts for the half δ ≥ 0."""
+    """Transpose of `_join`; 0 where a half has no pixel."""
     negative, positive = joined.tensor_split([extent // 2], axis)
-    mirrored = negative.flip(axis)
-    if extent % 2:
-        mirrored = torch.cat([torch.zeros_like(positive.narrow(axis, 0, 1)), mirrored], axis)
-    return positive, mirrored
+    zero = torch.zeros_like(positive.narrow(axis, 0, 1))
+    if extent % 2 == 0:
+        positive = torch.cat([positive, zero], axis)
+    return positive, torch.cat([zero, negative.flip(axis)], axis)

@@ -1,0 +1,229 @@
+"""`equiscale probe`: how networks cope with object size, on pictures of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from equiscale.build.options import SourceFormat
+from equiscale.cli import options
+from equiscale.cli.data import parse_sizes, terminated_cleanly
+from equiscale.core.errors import OptionError
+from equiscale.core.files import check_writable
+
+if TYPE_CHECKING:
+    from equiscale.probing import Network
+
+PICTURES = "Which pictures"
+SHOWN = "How they are shown"
+PREPROCESSING = "What the networks expect (default: what they say, or else ImageNet's)"
+
+
+def probe(
+    networks: Annotated[
+        list[str],
+        typer.Argument(help="my_module:load_model, timm:NAME or onnx:FILE; one or several."),
+    ],
+    images: Annotated[
+        Path,
+        typer.Option(
+            help="Directory: a folder per class, COCO or YOLO boxes, or pictures only.",
+            rich_help_panel=PICTURES,
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The page to write, with a .json and a .csv beside it.")
+    ] = Path("probe.html"),
+    source_format: Annotated[
+        SourceFormat,
+        typer.Option("--format", help="How they are annotated.", rich_help_panel=PICTURES),
+    ] = SourceFormat.AUTO,
+    unlabelled: Annotated[
+        bool,
+        typer.Option("--unlabelled", help="Folders do not name classes.", rich_help_panel=PICTURES),
+    ] = False,
+    cutouts: Annotated[
+        bool,
+        typer.Option(
+            "--cutouts",
+            help="Cut objects out along their transparency.",
+            rich_help_panel=PICTURES,
+        ),
+    ] = False,
+    masks: Annotated[
+        Path | None,
+        typer.Option(
+            help="Masks, each with the name of its picture; cut-outs.", rich_help_panel=PICTURES
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="At most so many objects, from all classes.", rich_help_panel=PICTURES
+        ),
+    ] = None,
+    skip_bad: Annotated[
+        bool,
+        typer.Option("--skip-bad", help="Leave out damaged pictures.", rich_help_panel=PICTURES),
+    ] = False,
+    sizes: Annotated[
+        str,
+        typer.Option(
+            help="Object sizes in pixels: 28,56,112. (default: steps of √2, down to an eighth)",
+            rich_help_panel=SHOWN,
+        ),
+    ] = "",
+    places: Annotated[
+        int, typer.Option(min=1, help="Places at each size.", rich_help_panel=SHOWN)
+    ] = 3,
+    background: Annotated[
+        str | None,
+        typer.Option(
+            help="own, edge, blur, plain, or a directory of pictures. (default: own surroundings "
+            "for boxes, blur for whole pictures, plain for cut-outs)",
+            rich_help_panel=SHOWN,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides places.", rich_help_panel=SHOWN)] = 0,
+    canvas: Annotated[
+        int | None,
+        typer.Option(min=1, help="Side of the input in pixels.", rich_help_panel=PREPROCESSING),
+    ] = None,
+    mean: Annotated[
+        str,
+        typer.Option(
+            help="Of pixels in [0, 1]: 0.5,0.5,0.5; one number for grey images.",
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = "",
+    std: Annotated[
+        str,
+        typer.Option(help="Of pixels in [0, 1]: 0.5,0.5,0.5.", rich_help_panel=PREPROCESSING),
+    ] = "",
+    crop: Annotated[
+        float | None,
+        typer.Option(help="Share of the picture that is seen.", rich_help_panel=PREPROCESSING),
+    ] = None,
+    class_names: Annotated[
+        Path | None,
+        typer.Option(
+            help="Names of the outputs, one per line. (default: what the network says; "
+            "ImageNet's, if it has 1000 and timm is installed; the folders in order)",
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Images per forward pass.", rich_help_panel=options.MACHINE)
+    ] = 32,
+    device: options.Device = None,
+    threads: options.Threads = None,
+) -> None:
+    """Measure how networks cope with object size, on your pictures.
+
+    The command can be stopped at any time: repeated, it goes on where it was.
+    """
+    check_out(out)
+    options.allow_local_models()
+    import torch
+
+    from equiscale import probing
+    from equiscale.probing import page  # noqa: F401 - before hours of work: needs an extra
+    from equiscale.probing.classes import read_class_names
+    from equiscale.sweeps.environment import choose_device
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    changes = {
+        "canvas": canvas,
+        "mean": _parse_numbers(mean),
+        "std": _parse_numbers(std),
+        "crop": crop,
+    }
+    names = read_class_names(class_names) if class_names else None
+    pictures = probing.read_pictures(
+        images,
+        source_format,
+        labelled=False if unlabelled else None,
+        cutouts=cutouts,
+        masks=masks,
+        limit=limit,
+        skip_bad=skip_bad,
+    )
+    loaded = [probing.load_network(spec, choose_device(device)) for spec in networks]
+    with _following(len(pictures.objects)) as follow:
+        report = probing.probe(
+            name_networks(_change(network, changes) for network in loaded),
+            pictures,
+            class_names=names,
+            sizes=parse_sizes(sizes) or None,
+            places=places,
+            background=background,
+            batch_size=batch_size,
+            seed=seed,
+            progress=follow,
+            resume=out.with_name(f".{out.name}.partial"),
+        )
+    report.write_json(out.with_suffix(".json"))
+    report.write_csv(out.with_suffix(".csv"))
+    report.write_page(out)
+    Console().print(str(report), markup=False, highlight=False, soft_wrap=True)
+    typer.echo(out)
+
+
+def check_out(out: Path) -> None:
+    """Refuse now what could not be written in the end."""
+    if out.suffix not in (".html", ".htm"):
+        raise OptionError(f"{str(out)!r} must end in .html")
+    for ending in (out.suffix, ".json", ".csv"):
+        check_writable(out.with_suffix(ending))
+
+
+def name_networks(networks: Iterator[Network] | Sequence[Network]) -> dict[str, Network]:
+    """Return networks by name; a name that occurs again gets a number."""
+    named: dict[str, Network] = {}
+    for network in networks:
+        name, number = network.name, 2
+        while name in named:
+            name, number = f"{network.name} ({number})", number + 1
+        named[name] = network
+    return named
+
+
+def _change(network: Network, changes: dict[str, Any]) -> Network:
+    """Replace what the command line says about the preprocessing."""
+    given = {name: value for name, value in changes.items() if value not in (None, ())}
+    if not given:
+        return network
+    origin = f"{', '.join(given)} given"
+    if len(given) < len(changes):
+        origin += f"; the rest: {network.preprocess.origin}"
+    return replace(network, preprocess=replace(network.preprocess, **given, origin=origin))
+
+
+def _parse_numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(word) for word in options.split_names(text))
+    except ValueError:
+        raise OptionError(f"mean and std: write numbers, as in 0.5,0.5,0.5; got {text!r}") from None
+
+
+@contextmanager
+def _following(total: int) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal; stopped, the command can be repeated and goes on."""
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    hidden = not console.is_terminal
+    with (
+        terminated_cleanly(),
+        Progress(*columns, console=console, transient=True, disable=hidden) as bar,
+    ):
+        task = bar.add_task("probing", total=total)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
