@@ -22,6 +22,7 @@ import random
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -249,8 +250,8 @@ class Lite0(nn.Module):
         options.intra_op_num_threads = torch.get_num_threads()
         with tempfile.TemporaryDirectory() as directory:
             file = f"{directory}/features.onnx"
-            names = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": free}
-            torch.onnx.export(network, (example,), file, dynamo=False, **names)
+            names: dict[str, Any] = {"input_names": ["x"], "output_names": ["y"]}
+            torch.onnx.export(network, (example,), file, dynamo=False, dynamic_axes=free, **names)
             self.session = onnxruntime.InferenceSession(file, options)
         self.passes = 0
 
@@ -293,14 +294,19 @@ def known_place(network: Lite0, images: Tensor, boxes: list[Box]) -> Tensor:
     return network(torch.stack(crops))
 
 
+def without_box(model: nn.Module, images: Tensor, _: list[Box]) -> Tensor:
+    """Classify images, not knowing where their objects are."""
+    return model(images)
+
+
 def methods(network: Lite0) -> dict[str, Predict]:
     """Return what is compared, by name."""
     searches = {f"budget {budget}": ObjectSearch(network, budget) for budget in BUDGETS}
     searches[f"budget 4, sure {SURE}"] = ObjectSearch(network, 4, sure=SURE)
     searches["budget 8, no feature map"] = ObjectSearch(Whole(network), 8)
     return {
-        "plain": lambda images, _: network(images),
-        **{name: lambda images, _, s=search: s(images) for name, search in searches.items()},
+        "plain": functools.partial(without_box, network),
+        **{name: functools.partial(without_box, search) for name, search in searches.items()},
         "known place": functools.partial(known_place, network),
     }
 

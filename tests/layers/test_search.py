@@ -81,7 +81,8 @@ def test_small_objects_are_found_wherever_they_are(
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 4, 8])
 def test_the_budget_is_the_number_of_views_and_all_have_one_size(budget: int) -> None:
-    for network in (Spots(), Whole()):
+    networks: tuple[Any, ...] = (Spots(), Whole())
+    for network in networks:
         ObjectSearch(network, budget)(torch.rand(2, 3, SIDE, SIDE))
         seen = getattr(network, "spots", network).seen
         assert passes(network) == 2 * budget
@@ -135,7 +136,7 @@ def test_large_images_are_resized_and_their_details_are_seen_in_small_views() ->
 
 def test_features_and_head_may_be_given_and_other_maps_are_classified_whole() -> None:
     network, image = Spots(), scene(1, 70, 30)
-    functions = {"features": network.forward_features, "head": network.forward_head}
+    functions: dict[str, Any] = {"features": network.forward_features, "head": network.forward_head}
     expected = ObjectSearch(network, 4)(image)
     torch.testing.assert_close(ObjectSearch(Whole(), 4, **functions)(image), expected)
     network.num_features = 7  # not the axis of channels
@@ -174,11 +175,11 @@ def wrapper(request: pytest.FixtureRequest) -> Any:
 
 
 def test_a_wrapper_takes_the_plain_checkpoint_and_gives_one(wrapper: Any) -> None:
-    plain = nn.Sequential(Spots(), nn.ModuleDict({"backbone": nn.BatchNorm1d(3)}))
+    plain: Any = nn.Sequential(Spots(), nn.ModuleDict({"backbone": nn.BatchNorm1d(3)}))
     other = copy.deepcopy(plain).requires_grad_(False)
     for parameter in other.parameters():
         parameter.add_(1)
-    wrapped = nn.ModuleDict({"outer": wrapper(plain), "else": nn.Linear(1, 1)})
+    wrapped: Any = nn.ModuleDict({"outer": wrapper(plain), "else": nn.Linear(1, 1)})
     assert list(wrapped["outer"].state_dict()) == list(plain.state_dict())
     assert next(iter(wrapped.state_dict())) == "outer.0.head.weight"
     wrapped["outer"].load_state_dict(other.state_dict())

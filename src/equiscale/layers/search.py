@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -157,7 +158,7 @@ class ObjectSearch(Wrapper):
 
     def _run(self, views: Tensor) -> tuple[Tensor | None, Tensor]:
         """`[M, C, h, w] ->` feature maps, if there are any, and logits `[M, windows, K]`."""
-        network = self.backbone
+        network: Any = self.backbone
         if self.functions is not None:
             features, head = self.functions
         elif hasattr(network, "forward_features") and hasattr(network, "forward_head"):

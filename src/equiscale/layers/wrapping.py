@@ -32,8 +32,8 @@ class Wrapper(nn.Module):
         if not isinstance(backbone, nn.Module):
             raise OptionError(f"the backbone must be a torch.nn.Module, got {backbone!r}")
         self.backbone = backbone
-        self.register_state_dict_post_hook(_drop_prefix)
-        self.register_load_state_dict_pre_hook(_add_prefix)
+        self.register_state_dict_post_hook(_drop_prefix)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the type is that of the name
         if name in PASSED_ON:
