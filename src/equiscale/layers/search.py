@@ -51,7 +51,7 @@ class ObjectSearch(Wrapper):
     Args:
         backbone: A trained classifier with an average-pooled feature map, in eval mode.
         budget: Number of views per image, which is the cost in forward passes. Networks without
-            feature maps need at least 8.
+            feature maps need at least 8, and gain little.
         features: `[N, C, H, W] -> [N, D, h, w]`, the feature map. By default, the backbone's
             `forward_features`, which the networks of timm have.
         head: `[N, D, h, w] -> [N, K]`, pooling and classifier. By default, `forward_head`.
