@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from equiscale.core.spec import Scenario, Split
     from equiscale.data.catalog import register_dataset
     from equiscale.data.dataset import StirDataset, load_dataset
-    from equiscale.layers import ScaleChannels, ScalePool, SConv2d, convert, scale_channels
+    from equiscale.layers import (
+        ObjectSearch,
+        ScaleChannels,
+        ScalePool,
+        SConv2d,
+        convert,
+        scale_channels,
+    )
     from equiscale.models import (
         create_model,
         list_models,
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from equiscale.sweeps.launch import register_launcher
     from equiscale.sweeps.measurements import register_measurement
     from equiscale.sweeps.tracking import register_tracker
+    from equiscale.training.augmentation import RandomObjectSize
 
 __version__ = "0.1.0"
 
@@ -32,6 +40,8 @@ __version__ = "0.1.0"
 _HOME = {
     "Benchmark": "equiscale.benchmarking",
     "EquiscaleError": "equiscale.core.errors",
+    "ObjectSearch": "equiscale.layers",
+    "RandomObjectSize": "equiscale.training.augmentation",
     "SConv2d": "equiscale.layers",
     "ScaleChannels": "equiscale.layers",
     "ScalePool": "equiscale.layers",
@@ -61,6 +71,8 @@ _ROOMS = ("analysis", "data", "layers", "metrics", "models", "probing", "testing
 __all__ = [
     "Benchmark",
     "EquiscaleError",
+    "ObjectSearch",
+    "RandomObjectSize",
     "SConv2d",
     "ScaleChannels",
     "ScalePool",

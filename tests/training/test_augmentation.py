@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from equiscale.core.errors import OptionError
-from equiscale.training.augmentation import _resizing, augment
+from equiscale.core.errors import OptionError, ShapeError
+from equiscale.training.augmentation import RandomObjectSize, _box, _resizing, augment
 
 
 @pytest.fixture
@@ -64,3 +64,61 @@ def test_resizing_by_one_is_the_identity_and_by_a_half_averages() -> None:
 def test_boxes_are_asked_for(images: torch.Tensor) -> None:
     with pytest.raises(OptionError, match="needs the boxes"):
         augment(images, "rescale_object", torch.Generator())
+
+
+def square(left: int, top: int, right: int, bottom: int) -> torch.Tensor:
+    image = torch.full((1, 60, 80), 0.5)
+    image[:, top:bottom, left:right] = 1
+    return image
+
+
+@pytest.mark.parametrize("kind", ["boxes", "masks"])
+def test_object_size_is_log_uniform_and_the_target_follows(kind: str) -> None:
+    transform = RandomObjectSize((8, 32), generator=torch.Generator().manual_seed(0))
+    image, box = square(10, 20, 50, 40), torch.tensor([[10, 20, 50, 40]])
+    target = {"labels": 3, "boxes": box, "masks": image == 1}
+    sizes = []
+    for _ in range(200):
+        moved, new = transform(image, {"labels": 3, kind: target[kind]})
+        assert moved.shape == image.shape
+        assert new["labels"] == 3
+        shown = (moved[0] > 0.75).nonzero()
+        top, left = shown.amin(0).tolist()
+        bottom, right = (shown.amax(0) + 1).tolist()
+        assert right - left == pytest.approx(2 * (bottom - top), abs=2.1)
+        expected = torch.tensor([[left, top, right, bottom]], dtype=torch.float32)
+        found = new["boxes"] if kind == "boxes" else _box(new["masks"][0])[None]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1.01)
+        sizes.append(right - left)
+        assert moved.min() > 0.49  # the edge is repeated
+    assert min(sizes) >= 7
+    assert max(sizes) <= 33
+    assert sum(size < 16 for size in sizes) == pytest.approx(100, abs=25)
+
+
+def test_whole_pictures_bytes_batches_and_labels() -> None:
+    black = RandomObjectSize((20, 40), "black", torch.Generator().manual_seed(0))
+    image = torch.full((3, 60, 80), 200, dtype=torch.uint8)
+    small, label = black(image, 7)
+    assert (small.dtype, small.shape, label) == (image.dtype, image.shape, 7)
+    assert 20 * 15 <= (small[0] > 100).sum() <= 41 * 31
+    assert {0, 200} <= set(small.unique().tolist())
+    batch = black(image.expand(5, -1, -1, -1))
+    assert len({int((one[0] > 100).sum()) for one in batch}) > 2
+    whole = RandomObjectSize((500, 500))(image)  # as large as the canvas allows
+    assert torch.equal(whole, image)
+    state = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    first, second = (RandomObjectSize((9, 50), generator=g)(image) for g in state)
+    assert torch.equal(first, second)
+
+
+def test_bad_sizes_and_boxes_are_named() -> None:
+    for sizes in ((3,), (5, 2), (0, 2)):
+        with pytest.raises(OptionError, match="smallest and the largest"):
+            RandomObjectSize(sizes)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="outside must be"):
+        RandomObjectSize((1, 2), "white")  # type: ignore[arg-type]
+    empty = {"masks": torch.zeros(60, 80)}, {"boxes": torch.tensor([5, 5, 5, 9])}
+    for target in empty:
+        with pytest.raises(ShapeError, match="not empty"):
+            RandomObjectSize((1, 2))(torch.zeros(1, 60, 80), target)

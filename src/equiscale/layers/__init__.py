@@ -15,11 +15,13 @@ from equiscale.layers.conversion import convert
 from equiscale.layers.global_pool import GlobalMaxPool
 from equiscale.layers.scaled.conv import SConv2d, scaled_conv2d
 from equiscale.layers.scaled.pooling import ScalePool, scale_pool
+from equiscale.layers.search import ObjectSearch
 
 __all__ = [
     "GaussianDerivativeConv2d",
     "GlobalMaxPool",
     "KanazawaConv2d",
+    "ObjectSearch",
     "RescaledViews",
     "RieszConv2d",
     "SConv2d",

@@ -24,6 +24,7 @@ from equiscale.layers.scaled.kernel_scaling import (
     check_interpolation,
     resampling_matrix,
 )
+from equiscale.layers.wrapping import Wrapper
 
 Canvas = Literal["none", "zeros", "replicate"]
 CANVASES: tuple[Canvas, ...] = get_args(Canvas)
@@ -335,7 +336,7 @@ REFUSALS = (RuntimeError, ValueError, AssertionError)
 """What a network may raise if it cannot take an image of some size."""
 
 
-class ScaleChannels(nn.Module):
+class ScaleChannels(Wrapper):
     """`[N, C, H, W] -> [N, K]`: any classifier, run on several rescaled views of the image.
 
     The weights are shared, so an object that changes its size looks the same in another view. In
@@ -347,7 +348,10 @@ class ScaleChannels(nn.Module):
 
     The default factors suit objects from a quarter to the whole of the image. Reduced views stand
     on a canvas of the size of the image, so that an object is surrounded by background as a small
-    object is. A network for images of one size needs factors of at most 1.
+    object is. A network for images of one size needs factors of at most 1. To find small objects
+    with a trained network, without training it again, use `ObjectSearch`.
+
+    The checkpoint is that of the backbone: see `Wrapper`.
 
     Args:
         backbone: Maps views `[N, C, h, w]` to logits `[N, K]`.
@@ -381,11 +385,8 @@ class ScaleChannels(nn.Module):
         blur: float = 0.0,
         canvas: Canvas = "replicate",
     ) -> None:
-        super().__init__()
+        super().__init__(backbone)
         check_view_pool(pool)
-        if not isinstance(backbone, nn.Module):
-            raise OptionError(f"the backbone must be a torch.nn.Module, got {backbone!r}")
-        self.backbone = backbone
         self.views = RescaledViews(factors, train_factors, dropout, interpolation, blur, canvas)
         self.pool: ViewPool = pool
 
@@ -398,24 +399,38 @@ class ScaleChannels(nn.Module):
         return pool_views(self.view_logits(x), self.pool)
 
     def view_logits(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, S, K]`: the answer of each view."""
-        answers = []
-        for factor, view in self.views(x).items():
-            try:
-                logits = self.backbone(view)
-            except REFUSALS as error:
-                if isinstance(error, torch.OutOfMemoryError) or not self._takes(x):
-                    raise
-                height, width = view.shape[2:]
-                raise ShapeError(
-                    f"the backbone takes the image but not its view of {height}×{width} pixels "
-                    f"(factor {factor:.3g}): {error}. Remove such factors from factors and "
-                    "train_factors; a network for images of one size needs factors of at most 1 "
-                    'and a canvas (canvas="replicate")'
-                ) from error
-            _check_logits(logits, view)
-            answers.append(logits)
-        return torch.stack(answers, dim=1)
+        """`[N, C, H, W] -> [N, S, K]`: the answer of each view.
+
+        At inference, views of one size are one batch. In training each view is its own, as batch
+        normalisation would mix their statistics.
+        """
+        views = self.views(x)
+        groups: dict[object, list[float]] = {}
+        for factor, view in views.items():
+            size = tuple(map(operator.index, view.shape[2:]))
+            groups.setdefault(factor if self.training else size, []).append(factor)
+        answers: dict[float, Tensor] = {}
+        for factors in groups.values():
+            logits = self._run(torch.cat([views[factor] for factor in factors]), factors, x)
+            per_view = logits.unflatten(0, (len(factors), -1)).unbind()
+            answers.update(zip(factors, per_view, strict=True))
+        return torch.stack([answers[factor] for factor in views], dim=1)
+
+    def _run(self, views: Tensor, factors: list[float], x: Tensor) -> Tensor:
+        try:
+            logits = self.backbone(views)
+        except REFUSALS as error:
+            if isinstance(error, torch.OutOfMemoryError) or not self._takes(x):
+                raise
+            height, width = views.shape[2:]
+            raise ShapeError(
+                f"the backbone takes the image but not its view of {height}×{width} pixels "
+                f"(factor {factors[0]:.3g}): {error}. Remove such factors from factors and "
+                "train_factors; a network for images of one size needs factors of at most 1 "
+                'and a canvas (canvas="replicate")'
+            ) from error
+        check_logits(logits, views)
+        return logits
 
     def _takes(self, x: Tensor) -> bool:
         """Whether the backbone takes the images as they are."""
@@ -427,7 +442,8 @@ class ScaleChannels(nn.Module):
         return True
 
 
-def _check_logits(logits: object, view: Tensor) -> None:
+def check_logits(logits: object, view: Tensor) -> None:
+    """Raise `ShapeError` unless the logits of a batch are `[N, K]`."""
     if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != view.shape[0]:
         found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ShapeError(f"the backbone must return logits [{view.shape[0]}, K], got {found}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equiscale.core.errors import OptionError
+from equiscale.core.errors import OptionError, ShapeError
+from equiscale.core.options import check_numbers
 from equiscale.core.protocol import Augmentation
 from equiscale.core.spec import OBJECT_SIZES
 
@@ -84,19 +86,145 @@ def _replace_objects(
 
 
 def _resizing(
-    length: int, start: Tensor, new_start: Tensor, factor: Tensor, reach: int = 8
+    length: int,
+    start: Tensor,
+    new_start: Tensor,
+    factor: Tensor,
+    reach: int = 8,
+    edge: bool = False,
 ) -> Tensor:
     """`[N] × 3 -> [N, length, length]`: matrices of bilinear resizing with antialiasing.
 
     The pixel at `start` moves to `new_start`; distances grow by `factor`. Weights of the smallest
-    factor reach `reach` pixels beyond both ends.
+    factor reach `reach` pixels beyond both ends, which are black unless the edge is repeated.
     """
     pixels = torch.arange(-reach, length + reach, device=start.device) + 0.5
     places = (pixels[reach:-reach] - new_start[:, None]) / factor[:, None] + start[:, None]
+    if edge:
+        places = places.clamp(0.5, length - 0.5)
     support = (1 / factor).clamp_min(1)[:, None, None]
     weights = (1 - (places[:, :, None] - pixels).abs() / support).clamp_min(0)
     inside = weights[:, :, reach:-reach]
+    if edge:
+        return inside / inside.sum(dim=2, keepdim=True)
     # Places far outside have no weights: 0 / expected, not 0 / 0.
     total = weights.sum(dim=2, keepdim=True)
     expected = torch.maximum(total, 0.9 * support)
     return inside / expected
+
+
+class RandomObjectSize:
+    """Give the object of an image a random size and place: a transform for training pipelines.
+
+    The longer side of the object becomes log-uniform in `sizes`, and the object is put anywhere on
+    the canvas, which keeps its size. Objects are enlarged and reduced with antialiasing, together
+    with their surroundings.
+
+    It takes images `[C, H, W]` or batches `[N, C, H, W]`, of floating-point numbers or bytes,
+    alone or with a target, and returns what it was given, as the transforms of torchvision v2 do.
+    A target that is a dictionary says where the object is: `boxes`, `[4]` or `[1, 4]` of left, top,
+    right, bottom (of a batch `[N, 4]`), or `masks`, `[H, W]` or `[1, H, W]` (of a batch
+    `[N, H, W]`). They follow the object. Without either, the object is the whole picture.
+
+    Args:
+        sizes: Smallest and largest object size in pixels; larger objects than the canvas are not
+            made.
+        outside: What lies beyond the picture: its border pixels (`"edge"`) or `"black"`.
+        generator: Random generator on the CPU; torch's global one by default, which differs
+            between the workers of a `DataLoader`.
+
+    Raises:
+        OptionError: The sizes are not two positive numbers in ascending order, or `outside` does
+            not exist.
+
+    Examples:
+        >>> transform = RandomObjectSize((16, 32), generator=torch.Generator().manual_seed(0))
+        >>> image, target = torch.ones(3, 64, 64), {"boxes": torch.tensor([8, 8, 56, 40])}
+        >>> smaller, target = transform(image, target)
+        >>> left, top, right, bottom = target["boxes"].tolist()
+        >>> 16 <= right - left <= 32
+        True
+    """
+
+    def __init__(
+        self,
+        sizes: tuple[float, float],
+        outside: Literal["edge", "black"] = "edge",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        check_numbers("sizes", sizes)
+        if len(sizes) != 2 or not 0 < sizes[0] <= sizes[1]:
+            raise OptionError(f"sizes must be the smallest and the largest, got {sizes!r}")
+        if outside not in ("edge", "black"):
+            raise OptionError(f'outside must be "edge" or "black", got {outside!r}')
+        self.sizes, self.outside, self.generator = sizes, outside, generator
+
+    def __call__(self, image: Tensor, target: Any = None) -> Any:  # noqa: ANN401 - as given
+        """`[C, H, W]` or `[N, C, H, W]`, and a target if there is one, with other object sizes."""
+        images = image if image.ndim == 4 else image[None]
+        boxes = _object_boxes(images, target if isinstance(target, dict) else {})
+        down, across, moved = self._matrices(images, boxes)
+        result = _resample(images, down, across).reshape(image.shape)
+        if target is None:
+            return result
+        if isinstance(target, dict):
+            target = dict(target)
+            if "boxes" in target:
+                target["boxes"] = moved.reshape(target["boxes"].shape)
+            if "masks" in target:
+                masks = target["masks"]
+                several = masks.reshape(len(images), 1, *images.shape[2:]).float()
+                target["masks"] = (_resample(several, down, across) > 0.5).reshape(masks.shape)
+        return result, target
+
+    def _matrices(self, images: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return resizing matrices `[N, H, H]` and `[N, W, W]`, and the new boxes `[N, 4]`."""
+        draws = torch.rand(len(images), 3, generator=self.generator).to(images.device)
+        height, width = images.shape[2:]
+        extent = boxes[:, 2:] - boxes[:, :2]
+        smallest, largest = self.sizes
+        size = smallest * (largest / smallest) ** draws[:, 0]
+        fitting = torch.tensor([width, height], device=images.device) / extent
+        factor = torch.minimum(size / extent.amax(dim=1), fitting.amin(dim=1))
+        room = torch.tensor([width, height], device=images.device) - extent * factor[:, None]
+        corner = draws[:, 1:] * room.clamp_min(0)
+        reach = 2 * math.ceil(float((1 / factor).amax().clamp_min(1)))
+        edge = self.outside == "edge"
+        across = _resizing(width, boxes[:, 0], corner[:, 0], factor, reach, edge)
+        down = _resizing(height, boxes[:, 1], corner[:, 1], factor, reach, edge)
+        return down, across, torch.cat([corner, corner + extent * factor[:, None]], dim=1)
+
+
+def _object_boxes(images: Tensor, target: dict[str, Any]) -> Tensor:
+    """`[N, C, H, W] -> [N, 4]`: the boxes of the target, of its masks, or of whole images."""
+    count, _, height, width = images.shape
+    if "boxes" in target:
+        boxes = target["boxes"].reshape(-1, 4).to(images.device, torch.float32)
+    elif "masks" in target:
+        masks = target["masks"].reshape(count, height, width).to(images.device) != 0
+        boxes = torch.stack([_box(mask) for mask in masks])
+    else:
+        boxes = torch.tensor([[0.0, 0.0, width, height]], device=images.device).expand(count, 4)
+    if len(boxes) != count or not (boxes[:, 2:] > boxes[:, :2]).all():
+        raise ShapeError(
+            f"{count} images need {count} boxes [left, top, right, bottom] that are not empty, got "
+            f"{boxes.tolist()[:4]}"
+        )
+    return boxes
+
+
+def _box(mask: Tensor) -> Tensor:
+    """`[H, W] -> [4]`: the smallest box around what is not zero."""
+    places = mask.nonzero()
+    if not len(places):
+        return torch.zeros(4, device=mask.device)
+    (top, left), (bottom, right) = places.amin(dim=0), places.amax(dim=0) + 1
+    return torch.stack([left, top, right, bottom]).float()
+
+
+def _resample(images: Tensor, down: Tensor, across: Tensor) -> Tensor:
+    whole = images if images.is_floating_point() else images.float()
+    result = down[:, None].to(whole) @ whole @ across[:, None].to(whole).transpose(2, 3)
+    if images.is_floating_point():
+        return result
+    return result.round().clamp(0, 255).to(images.dtype)

@@ -1,0 +1,229 @@
+"""Search of an image for its object, over place and size, with a trained classifier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equiscale.core.errors import OptionError, ShapeError
+from equiscale.core.options import check_positive
+from equiscale.layers.channels import check_logits
+from equiscale.layers.precision import single
+from equiscale.layers.wrapping import Wrapper
+
+WINDOWS = (1.0, 5 / 7, 3 / 7)
+"""Sides of the windows that are classified, relative to the feature map."""
+
+NEAR = 0.5
+CLOSE = (0.5, 0.2)
+"""Side of the views of the second look, and range of those of the third, relative to the image."""
+
+TILES = ((0.5, 0.5), (0.25, 0.25), (0.25, 0.75), (0.75, 0.25), (0.75, 0.75))
+"""Centres of the views of the second look of a network without feature maps."""
+
+Function = Callable[[Tensor], Tensor]
+
+
+class ObjectSearch(Wrapper):
+    """`[N, C, H, W] -> [N, K]`: a trained classifier that searches its image for the object.
+
+    A classifier that was trained on large objects overlooks small ones. This wrapper looks closer,
+    with the weights as they are:
+
+    1. It runs the network on the image, and classifies windows of the feature map besides the
+       whole map.
+    2. Where the features are strongest, it cuts out a view of half the image's side and enlarges
+       it to the size of the image. The strongest place in that view gets closer views, which
+       differ in size. Their windows are classified too.
+    3. A class is as probable as in the window where it is most probable.
+
+    All views have the size of the image, or `size`, so networks for images of one size work too.
+    A network without feature maps, such as a vision transformer, classifies whole views. Its second
+    look is at up to five tiles, and the closer views are around the tile with the largest logit.
+
+    The output is log-probabilities. The checkpoint is that of the backbone: see `Wrapper`.
+
+    Args:
+        backbone: A trained classifier with an average-pooled feature map, in eval mode.
+        budget: Number of views per image, which is the cost in forward passes. Networks without
+            feature maps need at least 8, and gain little.
+        features: `[N, C, H, W] -> [N, D, h, w]`, the feature map. By default, the backbone's
+            `forward_features`, which the networks of timm have.
+        head: `[N, D, h, w] -> [N, K]`, pooling and classifier. By default, `forward_head`.
+        sure: Skip further views of an image once a class has this probability; None never does.
+        size: Side of the views, for images that are larger than the network's input; they are
+            resized to squares. By default, views are as large as the image.
+
+    Raises:
+        OptionError: An option does not exist or has no meaning.
+        ShapeError: In a call: the images are not `[N, C, H, W]`, or the backbone returns no logits.
+
+    Examples:
+        >>> features = nn.Sequential(nn.Conv2d(3, 8, 3, stride=8, padding=1), nn.ReLU())
+        >>> head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+        >>> network = nn.Sequential(features, head)
+        >>> search = ObjectSearch(network, budget=4, features=features, head=head)
+        >>> search(torch.zeros(2, 3, 64, 64)).shape
+        torch.Size([2, 5])
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        budget: int = 4,
+        *,
+        features: Function | None = None,
+        head: Function | None = None,
+        sure: float | None = None,
+        size: int | None = None,
+    ) -> None:
+        super().__init__(backbone)
+        check_positive(budget=budget, **({} if size is None else {"size": size}))
+        if (features is None) != (head is None):
+            raise OptionError("features and head belong together: give both or neither")
+        if sure is not None and not 0 < sure <= 1:
+            raise OptionError(f"sure must be a probability above 0 or None, got {sure!r}")
+        self.budget, self.sure, self.size = budget, sure, size
+        # Kept from nn.Module: modules among them would be in the checkpoint twice.
+        self.functions = None if features is None or head is None else (features, head)
+
+    def extra_repr(self) -> str:
+        """Show the budget."""
+        return f"budget={self.budget}, sure={self.sure}, size={self.size}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, K]`, log-probabilities."""
+        if x.ndim != 4 or not x.is_floating_point():
+            raise ShapeError(
+                "the search needs images [N, C, H, W] of floating-point numbers, got "
+                f"{list(x.shape)} of {x.dtype}"
+            )
+        evidence, places = self._look(x, x.new_full((len(x), 1, 2), 0.5), (1.0,))
+        if self.budget == 1:
+            return evidence.log_softmax(dim=1)
+        if places.shape[1] > 1:
+            centres = _strongest(places)
+        else:  # one answer per view says nothing about places in it
+            centres = x.new_tensor(TILES[: self.budget - 1]).expand(len(x), -1, 2)
+        evidence, places = self._look_again(x, evidence, centres, (NEAR,))
+        close = self.budget - 1 - centres.shape[1]
+        if close > 0:
+            largest, smallest = CLOSE
+            steps = [(step + 0.5) / close for step in range(close)]
+            sides = [largest * (smallest / largest) ** step for step in steps]
+            evidence, _ = self._look_again(x, evidence, _strongest(places), sides)
+        return evidence.log_softmax(dim=1)
+
+    def _look_again(
+        self, x: Tensor, evidence: Tensor, centres: Tensor, sides: Sequence[float]
+    ) -> tuple[Tensor, Tensor]:
+        """`_look` at the images that are not sure yet, and add what it finds to the evidence."""
+        if self.sure is None:
+            more, places = self._look(x, centres, sides)
+            return torch.maximum(evidence, more), places
+        (unsure,) = (evidence.amax(dim=1) < math.log(self.sure)).nonzero(as_tuple=True)
+        if not len(unsure):
+            return evidence, x.new_zeros(len(x), 1, 3)
+        more, found = self._look(x[unsure], centres[unsure], sides)
+        more = torch.maximum(evidence[unsure], more)
+        places = found.new_zeros(len(x), *found.shape[1:]).index_put((unsure,), found)
+        return evidence.index_put((unsure,), more), places
+
+    def _look(self, x: Tensor, centres: Tensor, sides: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """`[N, C, H, W], [N, P, 2] -> [N, K], [N, Q, 3]`: classify views of each centre and side.
+
+        Returns:
+            The logarithm of the largest probability of each class, and for places in the views
+            their strength and coordinates in the image.
+        """
+        size = x.shape[2:] if self.size is None else torch.Size((self.size, self.size))
+        squares = [
+            (centre.sub(side / 2).clamp(0, 1 - side), side)
+            for side in sides
+            for centre in centres.unbind(1)
+        ]
+        maps, logits = self._run(torch.cat([_cut(x, *square, size) for square in squares]))
+        evidence = single(logits).log_softmax(dim=2).unflatten(0, (len(squares), -1))
+        strengths, inside = _strengths(maps, logits)
+        found = [
+            torch.cat([strength[:, :, None].to(x), corner[:, None] + side * inside], dim=2)
+            for strength, (corner, side) in zip(strengths.chunk(len(squares)), squares, strict=True)
+        ]
+        return evidence.amax(dim=(0, 2)), torch.cat(found, dim=1)
+
+    def _run(self, views: Tensor) -> tuple[Tensor | None, Tensor]:
+        """`[M, C, h, w] ->` feature maps, if there are any, and logits `[M, windows, K]`."""
+        network: Any = self.backbone
+        if self.functions is not None:
+            features, head = self.functions
+        elif hasattr(network, "forward_features") and hasattr(network, "forward_head"):
+            features, head = network.forward_features, network.forward_head
+        else:
+            logits = network(views)
+            check_logits(logits, views)
+            return None, logits[:, None]
+        maps = features(views)
+        if maps.ndim != 4 or getattr(network, "num_features", maps.shape[1]) != maps.shape[1]:
+            return None, head(maps)[:, None]  # tokens, or channels last
+        windows = _windows(maps)
+        logits = head(windows.flatten(0, 1)[:, :, None, None])
+        check_logits(logits, windows.flatten(0, 1))
+        return maps, logits.unflatten(0, windows.shape[:2])
+
+
+def _windows(maps: Tensor) -> Tensor:
+    """`[M, D, h, w] -> [M, windows, D]`: means over windows of several sizes at all places."""
+    sizes = {tuple(max(1, round(side * part)) for side in maps.shape[2:]) for part in WINDOWS}
+    means = [F.avg_pool2d(maps, size, stride=1).flatten(2) for size in sorted(sizes)]
+    return torch.cat(means, dim=2).transpose(1, 2)
+
+
+def _strengths(maps: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return places to look at: strength `[M, P]`, and centres `[P, 2]` as shares of the view.
+
+    Feature maps are strong where there is an object: the norm of their mean over 2×2 cells finds
+    small objects more often than the classifier's confidence or its largest logit.
+    """
+    if maps is None:
+        return logits.amax(dim=2), logits.new_full((1, 2), 0.5)
+    sides = [min(2, side) for side in maps.shape[2:]]
+    norms = F.avg_pool2d(single(maps), sides, stride=1).norm(dim=1)
+    rows, columns = (
+        (torch.arange(count, device=maps.device) + side / 2) / length
+        for count, side, length in zip(norms.shape[1:], sides, maps.shape[2:], strict=True)
+    )
+    return norms.flatten(1), torch.cartesian_prod(rows, columns).to(maps)
+
+
+def _strongest(places: Tensor) -> Tensor:
+    """`[N, P, 3] -> [N, 1, 2]`: the coordinates of the strongest place."""
+    best = places[:, :, 0].argmax(dim=1)[:, None, None]
+    return places[:, :, 1:].gather(1, best.expand(-1, 1, 2))
+
+
+def _cut(x: Tensor, corner: Tensor, side: float, size: torch.Size) -> Tensor:
+    """`[N, C, H, W], [N, 2] -> [N, C, *size]`: resize the squares at these corners.
+
+    Corners and side are shares of the image.
+    """
+    x = _shrink(x, [math.ceil(length / side) for length in size])
+    if side == 1 and x.shape[2:] == size:
+        return x
+    scale = side * torch.eye(2, dtype=x.dtype, device=x.device).expand(len(x), 2, 2)
+    shift = 2 * corner.flip(1) + side - 1
+    theta = torch.cat([scale, shift[:, :, None]], dim=2)
+    grid = F.affine_grid(theta, [*x.shape[:2], *size], align_corners=False)
+    return F.grid_sample(x, grid, "bicubic", padding_mode="border", align_corners=False)
+
+
+def _shrink(x: Tensor, size: list[int]) -> Tensor:
+    """Resize images that are larger than this, with antialiasing."""
+    smaller = [min(pair) for pair in zip(size, x.shape[2:], strict=True)]
+    if smaller == list(x.shape[2:]):
+        return x
+    return F.interpolate(x, smaller, mode="bicubic", antialias=True)
