@@ -126,7 +126,7 @@ def direct_work(input_shape: Shape, weight_shape: Shape, geometry: Geometry) -> 
 def spectral_work(input_shape: Shape, weight_shape: Shape, geometry: Geometry) -> Work:
     """Kernel spectra, products and inverse transforms, and the maps without their frames."""
     frame, largest = geometry.frame, geometry.kernel_sizes[-1]
-    frequencies = [(frame.period(axis, largest) + 1) // 2 for axis in (0, 1)]
+    frequencies = [frame.period(axis, largest) // 2 for axis in (0, 1)]
     extents = [geometry.extents(size) for size in geometry.kernel_sizes]
     products = spectral_multiply_adds(
         input_shape, weight_shape, (frequencies[0], frequencies[1]), extents
