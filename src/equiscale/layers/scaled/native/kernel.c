@@ -167,7 +167,8 @@ typedef struct {
     size output_blocks, sample_blocks, block; /* block: samples of an item */
 } Cut;
 
-#define CACHE (4 << 20)
+#define CACHE (4 << 20) /* bytes */
+#define BACKWARD 8      /* samples of an item at most, so that many threads have work */
 
 /* As many samples as a cache holds, but enough of them to share the kernels' spectra. */
 INLINE size samples_of_item(const Pass *p)
@@ -176,16 +177,16 @@ INLINE size samples_of_item(const Pass *p)
     const size spectrum = 6 * p->row_frequencies * p->column_frequencies * C;
     const size rows = 4 * h * p->column_frequencies, pixels = p->pool == PIXEL ? 8 * h * w : 0;
     const size sample = spectrum * (size)sizeof(real) + (rows + pixels) * BYTES;
-    return most(1, most(CACHE / sample, 16 * C * p->functions / (6 * C + 4 * h)));
+    return most(1, most(CACHE / sample, 32 * C * p->functions / (6 * C + 4 * h)));
 }
 
 /* Sums over samples must not depend on the number of threads, so neither does a backward pass. */
 INLINE Cut cut(const Pass *p)
 {
-    const size output_blocks = p->groups * ceiling(p->outputs, LANES);
-    size blocks = ceiling(p->samples, samples_of_item(p));
-    if (!p->grad)
-        blocks = least(p->samples, most(blocks, ceiling(p->threads, output_blocks)));
+    const size output_blocks = p->groups * ceiling(p->outputs, LANES), fitting = samples_of_item(p);
+    const size blocks = p->grad ? ceiling(p->samples, least(fitting, BACKWARD))
+                                : least(p->samples, most(ceiling(p->samples, fitting),
+                                                         ceiling(p->threads, output_blocks)));
     const size block = ceiling(p->samples, blocks);
     return (Cut){output_blocks, ceiling(p->samples, block), block};
 }
