@@ -76,6 +76,7 @@ contracts: $(READY) ## check which room imports which
 
 perf: $(READY) ## measure the layer's speed and memory (three quarters of an hour)
 	$(BIN)/python perf/layer.py
+	$(BIN)/python perf/gpu.py
 	$(BIN)/python perf/layer_docs.py
 	$(BIN)/python -m study.publish
 
