@@ -91,6 +91,7 @@ audit: $(READY) ## check the dependencies: known vulnerabilities and licences
 
 perf: $(READY) ## measure the layer's speed and memory (three quarters of an hour)
 	$(BIN)/python perf/layer.py
+	$(BIN)/python perf/gpu.py
 	$(BIN)/python perf/layer_docs.py
 	$(BIN)/python -m study.publish
 

@@ -1,23 +1,25 @@
-"""The scaled convolution beside a plain one: time and memory as ratios.
+"""The scaled convolution beside a plain one: time and memory as ratios, on one thread and on all.
 
-python perf/layer.py            # everything, three quarters of an hour
-python perf/layer.py networks   # one part: networks, layer, sizes, shapes, memory
+python perf/layer.py                        # everything, an hour
+python perf/layer.py networks --threads 1   # one part, see `PARTS`
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timing import measure_ratios, peak_memory, repeated, write_results
+from timing import measure_ratios, peak_memory, repeated, thread_counts, write_results
 from torch import Tensor, nn
 
 from equiscale import create_model
-from equiscale.layers import SConv2d
+from equiscale.layers import SConv2d, convert
 from equiscale.layers.scaled.native import SWITCH
 
 Row = dict[str, Any]
@@ -28,13 +30,15 @@ def networks() -> list[Row]:
     """Training step and inference of whole networks, batch 16, 64×64 grey."""
     images, labels = torch.rand(16, 1, 64, 64), torch.arange(16)
     names = ("standard", "pixel_pool", "slice_pool", "energy_pool")
-    models = {name: create_model(name, in_channels=1, num_classes=36) for name in names}
+    padded = ("pixel_pool_full", "slice_pool_full")
+    models = {name: create_model(name, in_channels=1, num_classes=36) for name in names + padded}
     steps = measure_ratios(
         {name: _training_step(model, images, labels) for name, model in models.items()},
         "standard",
         rounds=SHORT_ROUNDS,
     )
-    compiled = {name: _inference(model, images) for name, model in models.items()}
+    compiled = {name: _inference(models[name], images) for name in names}
+    single = {name: repeated(_inference(models[name], images[:1]), 10) for name in names[:3]}
     plain = {name: _without_compiled_code(compiled[name]) for name in ("pixel_pool", "slice_pool")}
     passes = measure_ratios(
         compiled | {f"{name} plain": run for name, run in plain.items()},
@@ -44,6 +48,7 @@ def networks() -> list[Row]:
     found = {
         "training step": steps,
         "inference": {name: passes[name] for name in compiled},
+        "inference of one image": measure_ratios(single, "standard", rounds=SHORT_ROUNDS),
         "inference without compiled code": {name: passes[f"{name} plain"] for name in plain},
     }
     return [
@@ -115,6 +120,71 @@ def _there_and_back(module: nn.Module, x: Tensor) -> Callable[[], None]:
         module(x).backward(grad)
 
     return run
+
+
+class _Block(nn.Module):
+    """Two convolutions and a shortcut, as in ResNet-18."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+        self.shortcut = nn.Conv2d(in_channels, channels, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        plain = x.shape == y.shape
+        return F.relu(y + (x if plain else self.shortcut(x)))
+
+
+def _resnet18() -> nn.Module:
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    ]
+    before = 64
+    for channels in (64, 128, 256, 512):
+        layers += [_Block(before, channels, channels // before), _Block(channels, channels, 1)]
+        before = channels
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+
+
+def resnet() -> list[Row]:
+    """Training step of ResNet-18 at 224×224, batch 8, before and after `convert`."""
+    images, labels = torch.rand(8, 3, 224, 224), torch.arange(8)
+    plain = _resnet18()
+    networks = {"plain": plain, "converted": convert(plain, num_scales=4)}
+    steps = {name: _training_step(model, images, labels) for name, model in networks.items()}
+    found = measure_ratios(steps, "plain", rounds=5)
+    what = "training step of ResNet-18, 224×224"
+    return [{"what": what, "model": name, "ratio": ratio} for name, ratio in found.items()]
+
+
+def threads() -> list[Row]:
+    """Layer 16→32 at 64×64, forward and backward, over the number of threads."""
+    x = torch.rand(16, 16, 64, 64, requires_grad=True)
+    layers = {"Conv2d": nn.Conv2d(16, 32, 7), "pixel": SConv2d(16, 32, 7, pool="pixel")}
+    runs = {name: _there_and_back(module, x) for name, module in layers.items()}
+    counts = sorted({1, os.cpu_count() or 1, *(2**i for i in range(8) if 2**i < os.cpu_count())})  # type: ignore[operator]
+    seconds: dict[tuple[str, int], list[float]] = {(n, c): [] for n in runs for c in counts}
+    for _ in range(SHORT_ROUNDS):
+        for (name, count), found in seconds.items():
+            torch.set_num_threads(count)
+            start = time.perf_counter()
+            runs[name]()
+            found.append(time.perf_counter() - start)
+    return [
+        {
+            "model": name,
+            "num_threads": count,
+            "to one thread": median(found) / median(seconds[name, 1]),
+            "to Conv2d": median(found) / median(seconds["Conv2d", count]),
+        }
+        for (name, count), found in seconds.items()
+    ]
 
 
 def sizes() -> list[Row]:
@@ -234,18 +304,23 @@ def memory() -> list[Row]:
     ]
 
 
-PARTS = {"networks": networks, "layer": layer, "sizes": sizes, "shapes": shapes, "memory": memory}
+ON_ALL_THREADS = {"networks": networks, "layer": layer, "resnet": resnet, "sizes": sizes}
+PARTS = ON_ALL_THREADS | {"shapes": shapes, "memory": memory, "threads": threads}
+"""The first few are measured at each number of threads, the others have one of their own."""
 
 
 def main() -> None:
     """Measure the parts that the command line names, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
-    chosen = parser.parse_args().parts or list(PARTS)
-    torch.set_num_threads(1)
+    parser.add_argument("--threads", type=int, nargs="*", default=thread_counts())
+    arguments = parser.parse_args()
     torch.manual_seed(0)
-    for name in chosen:
-        rows = PARTS[name]()
+    for name in arguments.parts or list(PARTS):
+        rows = []
+        for count in arguments.threads if name in ON_ALL_THREADS else [1]:
+            torch.set_num_threads(count)
+            rows += [{"threads": count, **row} for row in PARTS[name]()]
         for row in rows:
             print(
                 name,

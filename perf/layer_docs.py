@@ -1,4 +1,4 @@
-"""Draw `docs/images/layer-cost.svg` from what `perf/layer.py` has measured.
+"""Draw `docs/images/layer-cost.svg` and `layer-threads.svg` from what `perf/layer.py` has measured.
 
 python perf/layer_docs.py
 """
@@ -32,14 +32,20 @@ def operations_ratio(n: int, k: int = 7) -> float:
 
 
 def draw() -> None:
-    """Draw the ratio over the size of the input."""
+    """Draw the ratios over the size of the input and over the number of threads."""
     import matplotlib as mpl
 
     mpl.use("svg")
     import matplotlib.pyplot as plt
 
     plt.rcParams.update({"svg.hashsalt": "equiscale", "svg.fonttype": "none", "font.size": 10})
-    rows = load("sizes")
+    _draw_sizes([row for row in load("sizes") if row.get("threads", 1) == 1])
+    _draw_threads(load("threads"))
+
+
+def _draw_sizes(rows: list[dict[str, Any]]) -> None:
+    import matplotlib.pyplot as plt
+
     figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
     every = sorted({row["n"] for row in rows})
     counts = [operations_ratio(n) for n in every]
@@ -55,6 +61,22 @@ def draw() -> None:
     axes.legend(frameon=False)
     axes.set_title("One layer 16→32, 7×7 kernel at every size that fits, pixel pooling", size=10)
     figure.savefig(ROOT / "docs" / "images" / "layer-cost.svg", metadata={"Date": None})
+
+
+def _draw_threads(rows: list[dict[str, Any]]) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.4, 3.0), layout="constrained")
+    for model, color in (("Conv2d", "#999999"), ("pixel", "#0072b2")):
+        own = [(row["num_threads"], row["to one thread"]) for row in rows if row["model"] == model]
+        axes.plot(*zip(*own, strict=True), color=color, marker="o", label=model)
+    counts = sorted({row["num_threads"] for row in rows})
+    axes.plot(counts, [1 / count for count in counts], color="#bbbbbb", ls=":", label="ideal")
+    axes.set(xlabel="threads", ylabel="time / time on one thread", xticks=counts, ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    axes.set_title("One layer 16→32 at 64×64, forward and backward", size=10)
+    figure.savefig(ROOT / "docs" / "images" / "layer-threads.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """Timing for noisy machines: contenders take turns, and only ratios are reported.
 
 Each round runs every contender once, so that a slow moment hits all of them; a ratio is the median
-over the rounds of the quotient within a round. Seconds are those of this thread, which other work
-on the machine does not lengthen unless it takes the caches: contenders run on one thread.
+over the rounds of the quotient within a round. On one thread, seconds are those of this thread,
+which other work on the machine does not lengthen unless it takes the caches. On several threads
+they are the clock's, so that the machine must be quiet.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -26,15 +28,16 @@ ROUNDS = 11
 def time_interleaved(
     contenders: Mapping[str, Callable[[], object]], rounds: int = ROUNDS
 ) -> dict[str, list[float]]:
-    """Return the CPU seconds of every contender in every round, after one round to warm up."""
+    """Return the seconds of every contender in every round, after one round to warm up."""
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for run in contenders.values():
         run()
     for _ in range(rounds):
         for name, run in contenders.items():
-            start = time.thread_time()
+            start = clock()
             run()
-            seconds[name].append(time.thread_time() - start)
+            seconds[name].append(clock() - start)
     return seconds
 
 
@@ -79,9 +82,14 @@ def environment() -> dict[str, str]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "processor": _processor(),
-        "threads": str(torch.get_num_threads()),
+        "cores": str(os.cpu_count()),
         "compiled": str(load_library() is not None),
     }
+
+
+def thread_counts() -> list[int]:
+    """Return 1 and the number of threads that torch would use."""
+    return sorted({1, torch.get_num_threads()})
 
 
 def _processor() -> str:

@@ -396,24 +396,37 @@ LAYER_LABELS = {
     "inference": "inference, `{}` / `standard`",
     "inference without compiled code": "inference without compiled code, `{}` / `standard`",
     "forward and backward, 64×64": "one layer 16→32 at 64×64, dense gradient, {} pooling / Conv2d",
+    "inference of one image": "inference of one image, `{}` / `standard`",
+    "training step of ResNet-18, 224×224": "training step of ResNet-18 at 224×224, {} / plain",
+    "forward of one layer 16→32, pixel pooling": (
+        "one layer 16→32 forward at {0}×{0}, pixel pooling / Conv2d"
+    ),
     "unpooled stack, to direct's": "unpooled stack 16→32 at 64×64, {} / direct",
     "peak memory above standard's (MB)": "peak memory of a step, `{}` above `standard` (MB)",
 }
 
 
 def layer_cost(evidence: Evidence) -> str:
-    """What the scaled convolution costs, from `perf/layer.py`."""
+    """What the scaled convolution costs, from `perf/layer.py`: a column per number of threads."""
     del evidence
-    rows = []
-    for row in [*measured("layer_networks"), *measured("layer_layer"), *measured("layer_memory")]:
-        if row["model"] not in ("standard", "Conv2d", "direct"):
-            value = row.get("ratio", row.get("megabytes"))
-            rows.append([LAYER_LABELS[row["what"]].format(row["model"]), f"{value:.2g}"])
-    for row in measured("layer_sizes"):
-        if row["method"] == "spectral" and row["n"] >= 128:
-            what = f"one layer 16→32 forward at {row['n']}×{row['n']}, pixel pooling / Conv2d"
-            rows.append([what, f"{row['ratio']:.2g}"])
-    return markdown_table(["what", "measured"], rows)
+    found: dict[str, dict[int, str]] = {}
+    parts = ("networks", "layer", "resnet", "memory", "sizes")
+    for row in [row for part in parts for row in measured(f"layer_{part}")]:
+        if row.get("model", row.get("method")) in ("standard", "Conv2d", "direct", "plain", "auto"):
+            continue
+        if row.get("n", 128) < 128:
+            continue
+        what = row.get("what", "forward of one layer 16→32, pixel pooling")
+        label = LAYER_LABELS[what].format(row.get("model", row.get("n")))
+        value = row.get("ratio", row.get("megabytes"))
+        found.setdefault(label, {})[row.get("threads", 1)] = f"{value:.2g}"
+    counts = sorted({count for values in found.values() for count in values})
+    rows = [[what, *(values.get(n, "") for n in counts)] for what, values in found.items()]
+    return markdown_table(["what", *(_threads(n) for n in counts)], rows)
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def layer_choices(evidence: Evidence) -> str:

@@ -60,8 +60,8 @@ class _Cost:
         )
 
 
-_DIRECT = _Cost(constant=0.209, per_scale=0.863, per_multiply_add=0.098, per_element=11.3)
-_SPECTRAL = _Cost(constant=2.35, per_scale=0.794, per_multiply_add=0.194, per_element=6.93)
+_DIRECT = _Cost(constant=0.0, per_scale=0.657, per_multiply_add=0.039, per_element=15.3)
+_SPECTRAL = _Cost(constant=0.838, per_scale=0.019, per_multiply_add=0.206, per_element=4.29)
 
 # Convolutions with larger kernels than this run at a rate that falls with their size.
 _EFFICIENT_KERNEL_SIZE = 7
@@ -126,7 +126,7 @@ def direct_work(input_shape: Shape, weight_shape: Shape, geometry: Geometry) -> 
 def spectral_work(input_shape: Shape, weight_shape: Shape, geometry: Geometry) -> Work:
     """Kernel spectra, products and inverse transforms, and the maps without their frames."""
     frame, largest = geometry.frame, geometry.kernel_sizes[-1]
-    frequencies = [(frame.period(axis, largest) + 1) // 2 for axis in (0, 1)]
+    frequencies = [frame.period(axis, largest) // 2 for axis in (0, 1)]
     extents = [geometry.extents(size) for size in geometry.kernel_sizes]
     products = spectral_multiply_adds(
         input_shape, weight_shape, (frequencies[0], frequencies[1]), extents

@@ -167,7 +167,8 @@ typedef struct {
     size output_blocks, sample_blocks, block; /* block: samples of an item */
 } Cut;
 
-#define CACHE (4 << 20)
+#define CACHE (4 << 20) /* bytes */
+#define BACKWARD 8      /* samples of an item at most, so that many threads have work */
 
 /* As many samples as a cache holds, but enough of them to share the kernels' spectra. */
 INLINE size samples_of_item(const Pass *p)
@@ -176,16 +177,16 @@ INLINE size samples_of_item(const Pass *p)
     const size spectrum = 6 * p->row_frequencies * p->column_frequencies * C;
     const size rows = 4 * h * p->column_frequencies, pixels = p->pool == PIXEL ? 8 * h * w : 0;
     const size sample = spectrum * (size)sizeof(real) + (rows + pixels) * BYTES;
-    return most(1, most(CACHE / sample, 16 * C * p->functions / (6 * C + 4 * h)));
+    return most(1, most(CACHE / sample, 32 * C * p->functions / (6 * C + 4 * h)));
 }
 
 /* Sums over samples must not depend on the number of threads, so neither does a backward pass. */
 INLINE Cut cut(const Pass *p)
 {
-    const size output_blocks = p->groups * ceiling(p->outputs, LANES);
-    size blocks = ceiling(p->samples, samples_of_item(p));
-    if (!p->grad)
-        blocks = least(p->samples, most(blocks, ceiling(p->threads, output_blocks)));
+    const size output_blocks = p->groups * ceiling(p->outputs, LANES), fitting = samples_of_item(p);
+    const size blocks = p->grad ? ceiling(p->samples, least(fitting, BACKWARD))
+                                : least(p->samples, most(ceiling(p->samples, fitting),
+                                                         ceiling(p->threads, output_blocks)));
     const size block = ceiling(p->samples, blocks);
     return (Cut){output_blocks, ceiling(p->samples, block), block};
 }
@@ -393,29 +394,42 @@ static void make_kernels(const Pass *p, size scale, size u, const lanes *columns
     BY_FUNCTIONS(KERNELS_OF);
 }
 
-/* Step 3: products of input and kernels at frequencies -u and u; their sum and difference.
-   to [sum or difference, …, R, n], with these steps between sum and difference and between R. */
+/* Step 3: products of input and kernels at one or both of the frequencies -u and u. */
+INLINE void accumulate(int signs, int count, size C, size N, const real *x, const lanes *kernels,
+                       lanes real_[][TILE], lanes imag[][TILE])
+{
+    lanes m[2][TILE], bd[2][TILE], as[2][TILE];
+    for (int sign = 0; sign < signs; sign++)
+        for (int n = 0; n < count; n++)
+            m[sign][n] = bd[sign][n] = as[sign][n] = splat(0);
+    for (size c = 0; c < C; c++)
+        for (int sign = 0; sign < signs; sign++) {
+            const lanes *kernel = kernels + (sign * C + c) * 3;
+            const real *at = x + (sign * C + c) * N * 3;
+            for (int n = 0; n < count; n++) {
+                as[sign][n] += splat(at[3 * n]) * kernel[1];
+                bd[sign][n] += splat(at[3 * n + 1]) * kernel[2];
+                m[sign][n] += splat(at[3 * n + 2]) * kernel[0];
+            }
+        }
+    for (int sign = 0; sign < signs; sign++)
+        for (int n = 0; n < count; n++) {
+            real_[sign][n] = m[sign][n] - bd[sign][n];
+            imag[sign][n] = m[sign][n] - as[sign][n];
+        }
+}
+
+/* Their sum and difference: to [sum or difference, …, R, n], with these steps between the first two
+   and between R. The registers hold both frequencies of half a tile. */
 INLINE void mix_tile(int count, size C, size N, const real *x, const lanes *kernels, lanes *to,
                      size kind, size part)
 {
     lanes real_[2][TILE], imag[2][TILE];
-    for (int sign = 0; sign < 2; sign++) {
-        lanes m[TILE], bd[TILE], as[TILE];
-        for (int n = 0; n < count; n++)
-            m[n] = bd[n] = as[n] = splat(0);
-        for (size c = 0; c < C; c++) {
-            const lanes *kernel = kernels + (sign * C + c) * 3;
-            const real *at = x + (sign * C + c) * N * 3;
-            for (int n = 0; n < count; n++) {
-                as[n] += splat(at[3 * n]) * kernel[1];
-                bd[n] += splat(at[3 * n + 1]) * kernel[2];
-                m[n] += splat(at[3 * n + 2]) * kernel[0];
-            }
-        }
-        for (int n = 0; n < count; n++) {
-            real_[sign][n] = m[n] - bd[n];
-            imag[sign][n] = m[n] - as[n];
-        }
+    if (2 * count <= TILE) {
+        accumulate(2, count, C, N, x, kernels, real_, imag);
+    } else {
+        accumulate(1, count, C, N, x, kernels, real_, imag);
+        accumulate(1, count, C, N, x + C * N * 3, kernels + C * 3, real_ + 1, imag + 1);
     }
     for (int n = 0; n < count; n++) {
         to[n] = real_[0][n] + real_[1][n];

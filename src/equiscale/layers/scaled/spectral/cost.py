@@ -30,11 +30,11 @@ def spectral_multiply_adds(
     (N, _, H, W), (O, C, k, _) = input_shape, weight_shape
     U, V = frequencies
     analysis = 2 * V * N * input_shape[1] * H * (W + 2 * U)
-    kernels_and_products = U * V * C * O * (2 * k + 8 * N)
+    kernels_and_products = U * V * C * O * (2 * k + 6 * N)
     total = analysis
     for height, width in extents:
-        h = (height + 1) // 2
-        total += kernels_and_products + 4 * h * U * V * N * O + height * width * V * N * O
+        h, w = height // 2 + 1, width // 2 + 1
+        total += kernels_and_products + 2 * h * V * (U + w) * N * O
     return total
 
 

@@ -50,7 +50,7 @@ class AxisPlan:
     num_frequencies: int
 
     def half(self, scale_index: int) -> int:
-        """Number of distances |δ| from a map's centre; an even extent has its last in δ < 0."""
+        """Number of distances |δ| in a map; the last one of an even extent is at δ < 0 only."""
         return self.extents[scale_index] // 2 + 1
 
     @property
