@@ -33,12 +33,16 @@ def test_models_finds_a_module_of_the_current_directory(
         "from torch import nn\n"
         "def build(in_channels, num_classes, width=5):\n"
         "    return nn.Conv2d(in_channels, num_classes, width)\n"
+        "def broken(in_channels, num_classes):\n"
+        "    raise RuntimeError('not today')\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     result = RUNNER.invoke(app, ["models", "module_of_mine:build"])
     assert result.exit_code == 0, result.exception
     assert "width = 5" in result.output
+    result = RUNNER.invoke(app, ["models", "module_of_mine:broken"], env={"COLUMNS": "160"})
+    assert "unknown: RuntimeError: not today" in result.output
 
 
 def test_unknown_model_is_one_line_and_exit_code_2() -> None:

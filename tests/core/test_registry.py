@@ -7,7 +7,12 @@ from types import ModuleType
 
 import pytest
 
-from equiscale.core.errors import DuplicateNameError, MissingExtraError, UnknownNameError
+from equiscale.core.errors import (
+    DuplicateNameError,
+    MissingExtraError,
+    OptionError,
+    UnknownNameError,
+)
 from equiscale.core.registry import Registry
 
 
@@ -35,6 +40,12 @@ def test_duplicate_name_raises_and_keeps_the_first(fruits: Registry[int]) -> Non
     with pytest.raises(DuplicateNameError, match="already registered"):
         fruits.add("apple", 3)
     assert fruits["apple"] == 1
+
+
+@pytest.mark.parametrize("name", ["a/b", "my apple", "", None])
+def test_names_are_plain_words(fruits: Registry[int], name: str) -> None:
+    with pytest.raises(OptionError, match="plain word such as 'my_fruit'"):
+        fruits.register(name)(3)
 
 
 def test_an_entry_may_need_a_package(fruits: Registry[int]) -> None:

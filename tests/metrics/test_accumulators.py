@@ -64,12 +64,34 @@ def test_accuracy_by_bucket(classes: Any) -> None:
         assert list(values) == [f"accuracy_{name}" for name in names]
         assert [float(value) for value in values.values()] == pytest.approx(expected, nan_ok=True)
         metric.reset()
-    with pytest.raises(OptionError, match="at least one"):
-        classes.AccuracyByBucket(())
+    for edges, message in (((), "list of numbers"), ((49, 33), "ascending")):
+        with pytest.raises(OptionError, match=message):
+            classes.AccuracyByBucket(edges)
+    with pytest.raises(OptionError, match="got NaN"):
+        metric.update(torch.zeros(1), torch.zeros(1), torch.tensor([math.nan]))
+
+
+@pytest.mark.needs("torchmetrics")
+def test_two_bucketings_in_a_collection_stay_apart() -> None:
+    from torchmetrics import MetricCollection
+
+    from equiscale.metrics import AccuracyByBucket
+
+    both = MetricCollection({"a": AccuracyByBucket((33,)), "b": AccuracyByBucket((49,))})
+    for size, prediction in ((64, 1), (40, 0), (20, 1)):  # after the first, their counts agree
+        both.update(torch.tensor([prediction]), torch.ones(1), torch.tensor([size]))
+    assert {name: float(value) for name, value in both.compute().items()} == {
+        "accuracy_below_33": 1,
+        "accuracy_from_33": 0.5,
+        "accuracy_below_49": 0.5,
+        "accuracy_from_49": 1,
+    }
 
 
 def test_usable_range(classes: Any) -> None:
     metric = classes.UsableRange(64, keep=0.7)
+    with pytest.raises(OptionError, match="max_size must be an integer of at least 1"):
+        classes.UsableRange(-1)
     nothing = torch.zeros(0, dtype=torch.int64)
     assert math.isnan(metric(nothing, nothing, nothing)["usable_from"])
     for batch in batches():

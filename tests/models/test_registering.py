@@ -100,7 +100,6 @@ def test_bad_names_are_named(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "my model"}, "must be a plain word"),
         ({"name": "control"}, "stands for several models"),
         ({"group": "beyonds"}, "did you mean 'beyond'"),
         ({}, "accepts in_channels and num_classes"),

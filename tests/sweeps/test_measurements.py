@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from torch import Tensor, nn
 from equiscale import Scenario, SConv2d, Split, StirDataset, create_model, load_dataset
 from equiscale.metrics import equivariance_error, scale_selection
 from equiscale.runs.key import RunKey
-from equiscale.runs.record import RunRecord
+from equiscale.runs.record import Measurement, RunRecord
 from equiscale.sweeps.measurements import (
+    MEASUREMENTS,
     collect_measurements,
     measure_equivariance,
     measure_predictions,
     measure_scale_selection,
+    run_measurement,
     size_pairs,
 )
 
@@ -83,6 +86,24 @@ def test_a_model_whose_own_code_fails_keeps_its_run(dataset: StirDataset, key: R
     found = collect_measurements(BrokenStages(), dataset, key)
     assert found["equivariance"].values == {"error": "RuntimeError: not today"}
     assert found["cost"].values["parameters"] == 72
+
+
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [
+        ({"zeros": 0.5}, "TypeError: expected a Measurement or None, got dict"),
+        (Measurement({"zeros": torch.ones(())}), "TypeError: Object of type Tensor is not JSON"),
+        (Measurement({"zeros": float("nan")}), "ValueError: Out of range float values"),
+        (Measurement(arrays={"zeros": [0]}), "TypeError: array 'zeros' must be a numpy array"),  # type: ignore[dict-item]
+    ],
+)
+def test_a_measurement_that_cannot_be_stored_keeps_the_run(
+    dataset: StirDataset, monkeypatch: pytest.MonkeyPatch, returned: Any, error: str
+) -> None:
+    monkeypatch.setitem(MEASUREMENTS._entries, "zeros", lambda model, dataset: returned)
+    found = run_measurement("zeros", Stages(), dataset)
+    assert found is not None
+    assert found.values["error"].startswith(error)
 
 
 def test_predictions_are_those_of_the_model(dataset: StirDataset) -> None:

@@ -68,7 +68,7 @@ def _check_match(model: nn.Module, dataset: StirDataset) -> None:
 
 
 def _measure(model: nn.Module, dataset: StirDataset, out: Path | None) -> None:
-    from equiscale.sweeps.measurements import MEASUREMENTS, measure_predictions
+    from equiscale.sweeps.measurements import MEASUREMENTS, measure_predictions, run_measurement
 
     status = Console(stderr=True)
     with status.status("predicting"):
@@ -76,7 +76,7 @@ def _measure(model: nn.Module, dataset: StirDataset, out: Path | None) -> None:
     found: dict[str, Measurement | None] = {}
     for name in MEASUREMENTS:
         with status.status(f"measuring: {name}"):
-            found[name] = MEASUREMENTS[name](model, dataset)
+            found[name] = run_measurement(name, model, dataset)
     console = Console()
     console.print(_accuracy_table(per_size))
     for name, measurement in found.items():
@@ -97,6 +97,8 @@ def _accuracy_table(per_size: dict[int, float]) -> Table:
 def _describe(name: str, measurement: Measurement | None) -> Text | Table:
     if measurement is None:
         return Text(f"{name}: does not apply to this model")
+    if "error" in measurement.values:
+        return Text(f"{name}: failed with {measurement.values['error']}")
     if name == "scale_selection":
         return _selection_table(measurement)
     table = Table(name, "value", box=None, pad_edge=False)

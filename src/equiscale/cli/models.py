@@ -37,8 +37,7 @@ def _print_tables(cards: list[ModelCard]) -> None:
     variants = _table("variant", "group", "of", "what differs")
     for card in cards:
         if card.base is None:
-            count = f"{card.count_parameters():,}"
-            models.add_row(card.name, card.group, card.title, card.citation, count)
+            models.add_row(card.name, card.group, card.title, card.citation, _count(card))
         else:
             variants.add_row(card.name, card.group, card.base, card.title)
     console.print(models)
@@ -47,6 +46,13 @@ def _print_tables(cards: list[ModelCard]) -> None:
     console.print(
         "\nParameters for grey images and 36 classes. `equiscale models NAME` shows a model's card."
     )
+
+
+def _count(card: ModelCard) -> str:
+    try:
+        return f"{card.count_parameters():,}"
+    except Exception as error:  # of someone's model, which must not hide the others
+        return f"unknown: {type(error).__name__}: {error}"
 
 
 def _table(first: str, *others: str) -> Table:
@@ -61,7 +67,7 @@ def _print_card(card: ModelCard) -> None:
     if card.base is not None:
         table.add_row("variant of", card.base)
     table.add_row("proposed by", card.citation)
-    table.add_row("parameters", f"{card.count_parameters():,} (grey images, 36 classes)")
+    table.add_row("parameters", f"{_count(card)} (grey images, 36 classes)")
     table.add_row("guarantee", card.guarantee)
     table.add_row("limits", card.limits)
     for option, default in card.options.items():

@@ -136,6 +136,8 @@ def _create_launcher(launching: LauncherOptions, run: RunOptions) -> Launcher:
     from equiscale.sweeps.launch import LAUNCHERS
 
     launcher: Any = LAUNCHERS[launching.on]
+    if not hasattr(launcher, "__dataclass_fields__"):
+        raise OptionError(f"launcher {launching.on!r} must be a dataclass; its fields are options")
     known = [item.name for item in dataclasses.fields(launcher) if item.init]
     given = {"workers": launching.workers, "threads": run.threads}
     given = {name: value for name, value in given.items() if value is not None}

@@ -70,6 +70,10 @@ class Registry(Generic[T]):
 
     def add(self, name: str, entry: T) -> None:
         """Add an entry; a name that exists raises `DuplicateNameError`."""
+        if not isinstance(name, str) or not name.isidentifier():
+            raise OptionError(
+                f"a {self.kind}'s name must be a plain word such as 'my_{self.kind}', got {name!r}"
+            )
         if name in self._entries:
             raise DuplicateNameError(
                 f"{self.kind} {name!r} is already registered; choose another name"

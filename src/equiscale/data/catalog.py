@@ -95,7 +95,7 @@ class DatasetCard:
         return {
             "title": self.title,
             "description": self.description,
-            "author": "built with equiscale; " + self.citation,
+            "author": "; ".join(filter(None, ("built with equiscale", self.citation))),
             "license": self.license,
             "version": "1.0.0",
             "date": self.date,
@@ -119,8 +119,6 @@ def register_dataset(name: str, **fields: Any) -> Callable[[BuilderT], BuilderT]
         @register_dataset("dots", title="Dots", license="CC0", class_names=("small", "large"))
         def build_dots(layout, workers, progress, seed: int = 0) -> StirArrays: ...
     """
-    if not isinstance(name, str) or not name.isidentifier():
-        raise OptionError(f"a dataset's name must be a plain word such as 'dots', got {name!r}")
 
     def add(build: BuilderT) -> BuilderT:
         CARDS.add(name, DatasetCard(name, build, **fields))

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from equiscale.core.errors import OptionError
-from equiscale.metrics.accuracy import bucket_index, correct, count_hits, usable_range
+from equiscale.core.options import check_positive
+from equiscale.metrics.accuracy import bucket_index, check_edges, correct, count_hits, usable_range
 from equiscale.metrics.equivariance import equivariance_error
 
 if TYPE_CHECKING:
@@ -63,10 +64,12 @@ class AccuracyByBucket(_HitCounts):
     """
 
     def __init__(self, edges: Sequence[float]) -> None:
-        if not edges:
-            raise OptionError("edges must hold at least one object size")
+        check_edges(edges)
         super().__init__(len(edges) + 1)
         self.edges = tuple(edges)
+        # MetricCollection merges metrics whose states are equal after one batch: these differ.
+        bounds = torch.tensor(self.edges, dtype=torch.float32)
+        self.add_state("bounds", bounds, dist_reduce_fx="max")
 
     def update(self, predictions: Tensor, labels: Tensor, object_sizes: Tensor) -> None:
         """Add a batch: `[N]` classes or `[N, K]` logits, `[N]` labels, `[N]` object sizes."""
@@ -100,6 +103,7 @@ class UsableRange(_HitCounts):
     """
 
     def __init__(self, max_size: int, keep: float = 0.95) -> None:
+        check_positive(max_size=max_size)
         super().__init__(max_size + 1)
         self.keep = keep
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from equiscale.core.errors import OptionError, ShapeError
+from equiscale.core.options import check_numbers
 
 
 class SizeAccuracy(NamedTuple):
@@ -137,10 +138,18 @@ def correct(predictions: Tensor, labels: Tensor, object_sizes: Tensor) -> Tensor
 
 def bucket_index(object_sizes: Tensor, edges: Sequence[float]) -> Tensor:
     """`[N] -> [N]`: the bucket of each object size."""
-    if list(edges) != sorted(set(edges)):
-        raise OptionError(f"edges must be ascending, got {tuple(edges)}")
+    check_edges(edges)
+    if object_sizes.isnan().any():
+        raise OptionError("object sizes must be numbers, got NaN")
     boundaries = torch.tensor(list(edges), dtype=torch.float32, device=object_sizes.device)
     return torch.bucketize(object_sizes.float(), boundaries, right=True)
+
+
+def check_edges(edges: Sequence[float]) -> None:
+    """Raise `OptionError` unless the edges are ascending numbers, at least one."""
+    check_numbers("edges", edges)
+    if list(edges) != sorted(set(edges)):
+        raise OptionError(f"edges must be ascending, got {tuple(edges)}")
 
 
 def count_hits(hits: Tensor, index: Tensor, length: int) -> tuple[Tensor, Tensor]:

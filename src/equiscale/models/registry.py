@@ -157,7 +157,7 @@ def register_model(
     Arguments are the attributes of `ModelCard`. The decorators of another package run at the
     first lookup if its metadata has an entry point `equiscale.models`.
 
-    Example (not run here, because it would register; `docs/models.md` runs it)::
+    Example (not run here, because it would register; `docs/how-to/own-model.md` runs it)::
 
         @register_model("mine", title="My model")
         class Mine(nn.Module):
@@ -165,8 +165,6 @@ def register_model(
 
         create_model("mine", in_channels=3, num_classes=2, width=16)
     """
-    if not isinstance(name, str) or not name.isidentifier():
-        raise OptionError(f"a model's name must be a plain word such as 'my_model', got {name!r}")
     if name in _RESERVED_NAMES:
         raise OptionError(f"{name!r} stands for several models; choose another name")
     if name in VARIANTS:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from equiscale.core.files import canonical_json
 from equiscale.core.registry import Registry
 from equiscale.core.spec import OBJECT_SIZES, Split, thirds
 from equiscale.data.dataset import StirDataset, to_float
@@ -74,17 +75,33 @@ def collect_measurements(
     model: nn.Module, dataset: StirDataset, key: RunKey
 ) -> dict[str, Measurement]:
     """Run every registered measurement and return the results of those that apply."""
-    results = {name: _measure(name, model, dataset, key) for name in MEASUREMENTS}
+    results = {name: run_measurement(name, model, dataset) for name in MEASUREMENTS}
+    for name, result in results.items():
+        if result is not None and "error" in result.values:
+            _log.warning("%s of %s cannot be measured: %s", name, key, result.values["error"])
     return {name: result for name, result in results.items() if result is not None}
 
 
-def _measure(name: str, model: nn.Module, dataset: StirDataset, key: RunKey) -> Measurement | None:
-    """Measure; an error in a model's own code is recorded and does not fail the run."""
+def run_measurement(name: str, model: nn.Module, dataset: StirDataset) -> Measurement | None:
+    """Measure; an exception in the code of a model or measurement becomes the value `error`."""
     try:
-        return MEASUREMENTS[name](model, dataset)
+        result = MEASUREMENTS[name](model, dataset)
+        _check_storable(result)
+        return result
     except Exception as error:
-        _log.warning("%s of %s cannot be measured: %s", name, key, error)
         return Measurement(values={"error": f"{type(error).__name__}: {error}"})
+
+
+def _check_storable(result: object) -> None:
+    """Raise unless a record can store what a measurement returned."""
+    if result is None:
+        return
+    if not isinstance(result, Measurement):
+        raise TypeError(f"expected a Measurement or None, got {type(result).__name__}")
+    canonical_json([dict(result.values), dict(result.timings)])
+    for name, array in result.arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            raise TypeError(f"array {name!r} must be a numpy array of numbers")
 
 
 def measure_predictions(model: nn.Module, dataset: StirDataset) -> Predictions:
