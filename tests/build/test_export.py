@@ -75,6 +75,11 @@ def test_the_card_of_a_dataset_makes_complete_metadata(
     assert dataset.metadata.license == [CARDS["emoji"].license]
 
 
+def _interrupt(done: int, total: int) -> None:
+    if done > total // 2:
+        raise KeyboardInterrupt
+
+
 @pytest.mark.needs("pyarrow")
 def test_the_same_dataset_gives_the_same_bytes_and_nothing_is_replaced_unasked(
     exported: Path, small_arrays: StirArrays
@@ -82,5 +87,11 @@ def test_the_same_dataset_gives_the_same_bytes_and_nothing_is_replaced_unasked(
     before = {path: path.read_bytes() for path in exported.iterdir()}
     with pytest.raises(StorageError, match=r"has train.parquet, .* already; add --force"):
         export_parquet(small_arrays, "noise", exported)
+    with pytest.raises(StorageError, match=r"cannot write .*train.parquet.croissant.json"):
+        export_parquet(small_arrays, "noise", exported / "train.parquet")
+    with pytest.raises(KeyboardInterrupt):
+        export_parquet(small_arrays, "noise", exported, force=True, progress=_interrupt)
+    names = sorted(path.name for path in exported.iterdir())  # no metadata, nothing half written
+    assert names == ["test.parquet", "train.parquet", "valid.parquet"]
     export_parquet(small_arrays, "noise", exported, force=True)
     assert {path: path.read_bytes() for path in exported.iterdir()} == before

@@ -55,9 +55,11 @@ def test_a_directory_holds_the_model_file_a_config_and_a_card(tmp_path: Path) ->
 def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
     model = create_model("xu", in_channels=1, num_classes=2)
     assert isinstance(model, Classifier)
+    model.save_pretrained(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(OptionError, match=r"card is of 'standard/emoji/mid2rest', but .* 'xu'"):
         model.save_pretrained(tmp_path, card=weights_card(NAME))
-    model.save_pretrained(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     with pytest.raises(OptionError, match="not a StandardNet"):
         type(shipped()).from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -162,6 +164,7 @@ images = torch.rand(2, 1, 64, 64)
 assert torch.equal(found(images), model(images))
 from huggingface_hub import ModelCard
 card = ModelCard.load("me/net")
+assert 'from_pretrained("me/net")' in card.text
 assert card.data.eval_results[0].metric_value == weights_card({NAME!r}).test_accuracy
 print(url)
 """

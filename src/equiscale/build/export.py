@@ -15,7 +15,7 @@ import numpy as np
 from equiscale.build.extras import import_extra
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.core.errors import StorageError
-from equiscale.core.files import atomic_write, file_hash, write_json
+from equiscale.core.files import atomic_write, check_writable, file_hash, write_json
 from equiscale.core.spec import Split
 from equiscale.data.schema import Images, StirArrays
 
@@ -88,6 +88,7 @@ def export_parquet(
         raise StorageError(
             f"{directory} has {', '.join(existing)} already; add --force to replace them"
         )
+    check_writable(metadata)
     metadata.unlink(missing_ok=True)  # where it is, the files are complete
     total, done = arrays.labels.size, 0
     progress(0, total)

@@ -45,16 +45,16 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
     """
 
     def __init__(self, model: nn.Module, card: WeightsCard | None = None) -> None:
+        spec: Any = getattr(model, "spec", None)  # save_model refuses a model without one
+        if card is not None and spec is not None and card.name.partition("/")[0] != spec.name:
+            raise OptionError(f"the card is of {card.name!r}, but the model is {spec.name!r}")
         self.model = model
         self.card = card
 
     def _save_pretrained(self, save_directory: Path) -> None:
         file = save_model(self.model, save_directory / MODEL_FILE)
         checkpoint = read_checkpoint(file)
-        spec = checkpoint.spec
-        if self.card is not None and self.card.name.partition("/")[0] != spec.name:
-            raise OptionError(f"the card is of {self.card.name!r}, but the model is {spec.name!r}")
-        config = {"library_name": "equiscale", **vars(spec)}
+        config = {"library_name": "equiscale", **vars(checkpoint.spec)}
         config |= {"class_names": checkpoint.class_names}
         write_json(save_directory / "config.json", config)
 
@@ -66,16 +66,21 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
             file = Path(hf_hub_download(model_id, MODEL_FILE, **download))
         return cls(load_model(file, **options))
 
-    def generate_model_card(self, *args: object, **kwargs: object) -> HubCard:
+    def push_to_hub(self, repo_id: str, **options: Any) -> Any:  # noqa: ANN401 - those of the mixin
+        """Upload the model; its card says how to load it from `repo_id`."""
+        texts = {"repo_id": repo_id, **(options.pop("model_card_kwargs", None) or {})}
+        return super().push_to_hub(repo_id, model_card_kwargs=texts, **options)
+
+    def generate_model_card(self, *, repo_id: str = "user/name", **_: object) -> HubCard:
         """Return the text of `README.md`."""
         spec: Any = self.model.spec
         described, data = model_card(spec.name), {}
         parts = [
-            f"# {spec.name}\n\n{described.title}. {described.citation}",
+            f"# {spec.name}\n\n{described.title}. {described.citation}".rstrip(),
             described.guarantee and f"**Guarantee.** {described.guarantee}",
             described.limits and f"**Limits.** {described.limits}",
             "## Use\n\n```python\n# pip install 'equiscale[hub]'\nfrom equiscale.models import "
-            'Classifier\n\nmodel = Classifier.from_pretrained("this/repository")\n```\n\nInput: '
+            f'Classifier\n\nmodel = Classifier.from_pretrained("{repo_id}")\n```\n\nInput: '
             f"`[N, {spec.in_channels}, H, W]`, values 0 to 1. Output: {spec.num_classes} logits.",
         ]
         if self.card is not None:
