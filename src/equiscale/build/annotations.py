@@ -6,7 +6,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,14 @@ def pictures_below(folder: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
+def find_backgrounds(directory: Path) -> tuple[Photo, ...]:
+    """Return the pictures of a directory to put objects on; there must be one."""
+    found = tuple(Photo(path) for path in pictures_below(checked_directory(directory)))
+    if not found:
+        raise SourceError(directory, "no pictures", "at least one background")
+    return found
+
+
 def _read_folders(source: Path) -> tuple[list[str], list[_Mark]]:
     """Each picture is an object of the class that its folder names."""
     folders = sorted(path for path in source.iterdir() if path.is_dir() and path.name[0] != ".")
@@ -138,10 +146,9 @@ def _read_unlabelled(source: Path) -> tuple[list[str], list[_Mark]]:
 
 def _with_masks(source: Path, marks: list[_Mark], masks: Path) -> list[_Mark]:
     """Find the mask of each picture: at its place below `masks`, or by its name alone."""
-    found = {path.stem: path for path in pictures_below(checked_directory(masks))}
-    found |= {
-        path.relative_to(masks).with_suffix("").as_posix(): path for path in pictures_below(masks)
-    }
+    paths = pictures_below(checked_directory(masks))
+    found = {path.stem: path for path in paths}
+    found |= {path.relative_to(masks).with_suffix("").as_posix(): path for path in paths}
     masked = []
     for mark in marks:
         place = mark.picture.relative_to(source).with_suffix("").as_posix()
@@ -161,9 +168,8 @@ def _read_coco(source: Path) -> tuple[list[str], list[_Mark]]:
     files = _coco_files(source)
     if len(files) != 1:
         found = ", ".join(path.name for path in files) or "none"
-        raise SourceError(
-            source, f"the JSON files {found}", "one file with all the boxes", _FORMAT_ADVICE
-        )
+        expected = "one file with all the boxes"
+        raise SourceError(source, f"the JSON files {found}", expected, _FORMAT_ADVICE)
     content = read_json(files[0])
     try:
         classes = _coco_table(content["categories"], "name", files[0])
@@ -183,12 +189,8 @@ def _read_coco(source: Path) -> tuple[list[str], list[_Mark]]:
     except SourceError:
         raise
     except _MALFORMED as error:
-        raise SourceError(
-            files[0],
-            f"broken COCO data ({error!r})",
-            "images, annotations and categories",
-            _FORMAT_ADVICE,
-        ) from error
+        found, expected = f"broken COCO data ({error!r})", "images, annotations and categories"
+        raise SourceError(files[0], found, expected, _FORMAT_ADVICE) from error
     return names, marks
 
 
@@ -358,10 +360,7 @@ def _pixel_box(mark: _Mark, area: Box) -> Box:
     inside = Box(
         max(box.left, 0.0), max(box.top, 0.0), min(box.right, width), min(box.bottom, height)
     )
-    moved = max(
-        abs(getattr(box, side) - getattr(inside, side))
-        for side in ("left", "top", "right", "bottom")
-    )
+    moved = max(abs(a - b) for a, b in zip(astuple(box), astuple(inside), strict=True))
     if not (moved <= _ROUNDING and inside.width >= 1 and inside.height >= 1):
         found = (
             f"{mark.place}: box from ({box.left:g}, {box.top:g}) to ({box.right:g}, {box.bottom:g})"

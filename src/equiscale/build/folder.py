@@ -10,15 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from equiscale.build.annotations import pictures_below, read_annotations
+from equiscale.build.annotations import find_backgrounds, read_annotations
 from equiscale.build.choosing import Choice, build_from_photos, spread_tracks
 from equiscale.build.options import Background, SourceFormat, check_num_instances
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import Cutting, Photo, PhotoObject
-from equiscale.build.sources import checked_directory
-from equiscale.core.errors import OptionError, SourceError, TooFewInstancesError
+from equiscale.core.errors import OptionError, TooFewInstancesError
 from equiscale.core.files import file_hash
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.registry import check_name
 from equiscale.core.seeding import numpy_generator
 from equiscale.core.spec import STIR_LAYOUT, Layout, Split
 from equiscale.data.catalog import CARDS
@@ -123,7 +122,7 @@ def build_folder(
         skip_bad=options.skip_bad,
         channels=1 if options.grey else 3,
         cutouts=options.from_cutouts,
-        backgrounds=_find_backgrounds(options.backgrounds),
+        backgrounds=find_backgrounds(options.backgrounds) if options.backgrounds else (),
     )
     metadata = _metadata(options, names)
     return build_from_photos(
@@ -205,8 +204,7 @@ def _too_few(
 
 def _chosen_classes(found: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
     for name in wanted:
-        if name not in found:
-            raise OptionError(unknown_name_message("class", name, found))
+        check_name("class", name, found)
     return tuple(dict.fromkeys(wanted or found))
 
 
@@ -260,15 +258,6 @@ def _group_name(place: Path, group_by: str) -> str:
     if found is None:
         raise OptionError(f"group by {group_by!r}: not found in {place.as_posix()!r}")
     return found[1] if found.re.groups else found[0]
-
-
-def _find_backgrounds(directory: Path | None) -> tuple[Photo, ...]:
-    if directory is None:
-        return ()
-    found = tuple(Photo(path) for path in pictures_below(checked_directory(directory)))
-    if not found:
-        raise SourceError(directory, "no pictures", "at least one background")
-    return found
 
 
 def _metadata(options: FolderOptions, names: Sequence[str]) -> dict[str, str]:
