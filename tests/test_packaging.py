@@ -114,7 +114,9 @@ def test_help_does_not_load_torch() -> None:
 
 
 def test_the_module_is_the_command_and_completes(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_module = "import runpy, sys; sys.argv = {}; runpy.run_module('equiscale', run_name='__main__')"
+    run_module = (
+        "import runpy, sys; sys.argv = {}; runpy.run_module('equiscale', run_name='__main__')"
+    )
     done = run(run_module.format(["equiscale", "--version"]))
     assert done.stdout.strip() == __import__("equiscale").__version__
     monkeypatch.setenv("_EQUISCALE_COMPLETE", "complete_bash")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -300,53 +300,42 @@ def _yolo_box(numbers: list[float]) -> Box:
     return Box(min(numbers[::2]), min(numbers[1::2]), max(numbers[::2]), max(numbers[1::2]))
 
 
-def _own_keys(source: Path, marks: Iterable[_Mark]) -> Iterator[str]:
-    """Yield a key that no other annotation has: where its picture is, and its number there."""
-    seen = Counter[Path]()
-    for mark in marks:
-        seen[mark.picture] += 1
-        yield f"{mark.picture.relative_to(source).as_posix()}/{seen[mark.picture]}"
-
-
 def _locate_all(
     source: Path, marks: list[_Mark], upright: bool, skip_bad: bool, cutouts: bool
 ) -> tuple[list[PhotoObject], frozenset[Photo]]:
-    """Turn annotations into boxes in the pixels of their pictures; also return damaged pictures."""
-    areas, damaged = _measure_pictures(marks, upright, skip_bad, cutouts)
-    objects, outside = [], []
-    for mark, key in zip(marks, _own_keys(source, marks), strict=True):
-        photo = mark.photo
-        if photo not in damaged:
-            try:
-                box = _pixel_box(mark, areas[photo])
-            except BoxError as error:
-                if not skip_bad:
-                    raise
-                outside.append(str(error))
-            else:
-                objects.append(PhotoObject(photo, box, mark.label, key))
-    if outside:
-        _LOGGER.warning("skipped %d outside their picture: %s", len(outside), "; ".join(outside))
-    return objects, damaged
+    """Turn annotations into boxes in the pixels of their pictures; also return damaged pictures.
 
-
-def _measure_pictures(
-    marks: Iterable[_Mark], upright: bool, skip_bad: bool, cutouts: bool
-) -> tuple[dict[Photo, Box], frozenset[Photo]]:
-    """Return the box around each picture or cut-out, reading it once, and the damaged pictures."""
-    areas: dict[Photo, Box] = {}
-    damaged: set[Photo] = set()
+    The key of an object is where its picture is, and its number there.
+    """
+    areas: dict[Photo, Box | None] = {}  # None is damaged
     for photo in dict.fromkeys(mark.photo for mark in marks):
         try:
-            if cutouts:
-                areas[photo] = find_outline(photo, upright)
-            else:
-                areas[photo] = Box(0, 0, *read_sides(photo, upright))
+            measure = find_outline if cutouts else _whole_picture
+            areas[photo] = measure(photo, upright)
         except BadPictureError:
             if not skip_bad:
                 raise
-            damaged.add(photo)
-    return areas, frozenset(damaged)
+            areas[photo] = None
+    objects, outside, seen = [], [], Counter[Path]()
+    for mark in marks:
+        seen[mark.picture] += 1
+        key = f"{mark.picture.relative_to(source).as_posix()}/{seen[mark.picture]}"
+        area = areas[mark.photo]
+        try:
+            if area is not None:
+                box = _pixel_box(mark, area)
+                objects.append(PhotoObject(mark.photo, box, mark.label, key))
+        except BoxError as error:
+            if not skip_bad:
+                raise
+            outside.append(str(error))
+    if outside:
+        _LOGGER.warning("skipped %d outside their picture: %s", len(outside), "; ".join(outside))
+    return objects, frozenset(photo for photo, area in areas.items() if area is None)
+
+
+def _whole_picture(photo: Photo, upright: bool) -> Box:
+    return Box(0, 0, *read_sides(photo, upright))
 
 
 def _pixel_box(mark: _Mark, area: Box) -> Box:

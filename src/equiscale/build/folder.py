@@ -144,7 +144,13 @@ def deal_photos(
     fewest = min(len(part[name]) for part in parts for name in names)
     count = options.num_instances or fewest
     if not 1 <= count <= fewest:
-        raise _too_few(source, parts, names, max(count, 1))
+        counts = (f"{name}: " + "+".join(str(len(part[name])) for part in parts) for name in names)
+        raise TooFewInstancesError(
+            source,
+            f"usable objects per class in train+valid+test: {', '.join(counts)}",
+            f"{max(count, 1)} of every class in every split, and no picture in two",
+            "--classes a,b leaves out the other classes, --instances asks for fewer",
+        )
     slots = {
         (split, label, instance): part[name][instance]
         for split, part in enumerate(parts)
@@ -189,42 +195,21 @@ def _alternate(part: _Part, groups: Mapping[Photo, str]) -> _Part:
     return ordered
 
 
-def _too_few(
-    source: Path, parts: Sequence[_Part], names: Sequence[str], needed: int
-) -> TooFewInstancesError:
-    """Say how many usable objects of each class every split got."""
-    counts = (f"{name}: " + "+".join(str(len(part[name])) for part in parts) for name in names)
-    return TooFewInstancesError(
-        source,
-        f"usable objects per class in train+valid+test: {', '.join(counts)}",
-        f"{needed} of every class in every split, and no picture in two",
-        "--classes a,b leaves out the other classes, --instances asks for fewer",
-    )
-
-
 def _chosen_classes(found: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
     for name in wanted:
         check_name("class", name, found)
     return tuple(dict.fromkeys(wanted or found))
 
 
-def _large_enough(objects: Iterable[PhotoObject], least: int) -> list[PhotoObject]:
+def _large_enough(objects: Sequence[PhotoObject], least: int) -> list[PhotoObject]:
     """Leave out objects that would have to be scaled up, and say how many of each class."""
-    large, refused = [], Counter[str]()
-    for item in objects:
-        if max(item.box.width, item.box.height) >= least:
-            large.append(item)
-        else:
-            refused[item.label] += 1
+    small = {item for item in objects if max(item.box.width, item.box.height) < least}
+    refused = Counter(item.label for item in small)
     if refused:
         counts = ", ".join(f"{name}: {count}" for name, count in sorted(refused.items()))
-        _LOGGER.warning(
-            "refused %d objects smaller than %d pixels (%s); --allow-upscaling admits them",
-            refused.total(),
-            least,
-            counts,
-        )
-    return large
+        text = "refused %d objects smaller than %d pixels (%s); --allow-upscaling admits them"
+        _LOGGER.warning(text, refused.total(), least, counts)
+    return [item for item in objects if item not in small]
 
 
 def find_groups(source: Path, objects: Iterable[PhotoObject], group_by: str) -> dict[Photo, str]:
