@@ -114,22 +114,16 @@ def test_help_does_not_load_torch() -> None:
 
 
 def test_the_module_is_the_command_and_completes(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(SOURCE),
-        "_EQUISCALE_COMPLETE": "complete_bash",
-        "COMP_WORDS": "equiscale sw",
-        "COMP_CWORD": "1",
-    }
-    code = "import sys; sys.argv = ['equiscale']; from equiscale.cli import main; main()"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == ["sweep"], done.stderr
-    for name in ("_EQUISCALE_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
-        environment.pop(name)
-    command = [sys.executable, "-m", "equiscale", "--version"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    run_module = (
+        "import runpy, sys; sys.argv = {}; runpy.run_module('equiscale', run_name='__main__')"
+    )
+    done = run(run_module.format(["equiscale", "--version"]))
     assert done.stdout.strip() == __import__("equiscale").__version__
+    monkeypatch.setenv("_EQUISCALE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "equiscale sw")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    done = run("import sys; sys.argv = ['equiscale']; from equiscale.cli import main; main()")
+    assert done.stdout.split() == ["sweep"], done.stderr
 
 
 @pytest.mark.parametrize(

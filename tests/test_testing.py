@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,14 +14,13 @@ from torch import Tensor, nn
 from equiscale import SConv2d, create_model
 from equiscale.testing import assert_classifier_contract, assert_scale_equivariant
 
+Run = Callable[[Any, Tensor], Tensor]
+
 
 class Layer(nn.Module):
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+        self.forward = function
 
 
 def resize_blocks(x: Tensor) -> Tensor:
@@ -75,69 +75,54 @@ def test_registered_models_keep_the_contract() -> None:
     assert_classifier_contract(factory, in_channels=3, num_classes=7, image_size=32)
 
 
-class Classifier(nn.Module):
-    def __init__(self, in_channels: int, num_classes: int) -> None:
+class Net(nn.Module):
+    """A network that keeps the contract, unless `run` breaks it."""
+
+    def __init__(self, in_channels: int, num_classes: int, run: Run | None = None) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(in_channels))
         self.head = nn.Linear(in_channels, num_classes)
+        self.drawn = torch.randn(())
+        self.run = run
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x) if self.run else self.plain(x)
+
+    def plain(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(x.amax((2, 3)) * self.scale)
         return logits
 
 
-class OneTooMany(Classifier):
-    def __init__(self, in_channels: int, num_classes: int) -> None:
-        super().__init__(in_channels, num_classes + 1)
-
-
-class Infinite(Classifier):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) / 0
-
-
-class Noisy(Classifier):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(F.dropout(x + 1, 0.5, training=True))
-
-
-class BatchNormalised(Classifier):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward((x - x.mean()) / x[0].std())
-
-
-class Unused(Classifier):
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(x.amax((2, 3)))
-        return logits
-
-
-class Forgetful(Classifier):
-    def __init__(self, in_channels: int, num_classes: int) -> None:
-        super().__init__(in_channels, num_classes)
-        self.mean = torch.randn(())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x - self.mean)
-
-
-class WrongStages(Classifier):
+class WrongStages(Net):
     def stages(self, x: Tensor) -> Tensor:
         return x
 
 
-SHARED = Classifier(1, 5)
+def running(run: Run) -> Callable[..., nn.Module]:
+    return partial(Net, run=run)
+
+
+SHARED = Net(1, 5)
 
 
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        (OneTooMany, r"shape \[4, 5\] .* got \[4, 6\]"),
-        (Infinite, "must be finite"),
-        (Noisy, "dropout or noise"),
-        (BatchNormalised, "other images of the batch"),
-        (Unused, "no gradient reaches these parameters: scale"),
-        (Forgetful, "neither a parameter nor a buffer"),
+        (
+            lambda in_channels, num_classes: Net(in_channels, num_classes + 1),
+            r"got \[4, 6\]",
+        ),
+        (running(lambda net, x: net.plain(x) / 0), "must be finite"),
+        (running(lambda net, x: net.plain(F.dropout(x + 1, 0.5))), "dropout or noise"),
+        (
+            running(lambda net, x: net.plain((x - x.mean()) / x[0].std())),
+            "other images",
+        ),
+        (
+            running(lambda net, x: net.head(x.amax((2, 3)))),
+            "these parameters: scale",
+        ),
+        (running(lambda net, x: net.plain(x - net.drawn)), "neither a parameter nor a buffer"),
         (WrongStages, "must return a dictionary"),
         (lambda **_: SHARED, "must build new parameters"),
         (lambda **_: Tensor.relu, "no Module"),

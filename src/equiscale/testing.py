@@ -18,28 +18,26 @@ from equiscale.metrics.inference import device_of, evaluating
 _INTERIOR = 0.6
 """Share of each axis that counts as the interior of a map."""
 
-_BORDER = "padding: only the border differs. Use valid convolutions"
-_ZOOM = (
-    "resampling: the maps are zoomed. Resize with align_corners=False, and to sides that are "
-    "proportional to the image"
-)
-_RESPONSE = (
-    "not padding, stride or resampling: the response itself depends on the size, as that of an "
-    "ordinary convolution"
-)
-_FAULTS = {  # by what repairs the maps, and whether they have a stride
-    ("without the border", False): _BORDER,
-    ("without the border", True): _BORDER,
-    ("without a shift", False): "padding: the maps are shifted. Pad both sides equally",
-    ("without a shift", True): "stride: the maps are shifted, because the samples are not centred "
-    "on the image",
-    ("without a zoom", False): _ZOOM,
-    ("without a zoom", True): _ZOOM,
-    ("smoothed", False): "resampling: fine detail differs. Resize with antialiasing, and not with "
-    "mode='nearest'",
-    ("smoothed", True): "stride: fine detail differs. Smooth before subsampling",
-    ("none", False): _RESPONSE,
-    ("none", True): _RESPONSE,
+_FAULTS = {  # by what repairs the maps: without and with a stride
+    "without the border": ("padding: only the border differs. Use valid convolutions",) * 2,
+    "without a shift": (
+        "padding: the maps are shifted. Pad both sides equally",
+        "stride: the maps are shifted, because the samples are not centred on the image",
+    ),
+    "without a zoom": (
+        "resampling: the maps are zoomed. Resize with align_corners=False, and to sides that are "
+        "proportional to the image",
+    )
+    * 2,
+    "smoothed": (
+        "resampling: fine detail differs. Resize with antialiasing, and not with mode='nearest'",
+        "stride: fine detail differs. Smooth before subsampling",
+    ),
+    "none": (
+        "not padding, stride or resampling: the response itself depends on the size, as that of "
+        "an ordinary convolution",
+    )
+    * 2,
 }
 
 
@@ -163,7 +161,7 @@ class _Comparison:
             "smoothed": self.error(True, zoom, smooth),
         }
         repair = next((name for name, error in errors.items() if error <= tolerance), "none")
-        fault = _FAULTS[repair, self.stride > 1.05]
+        fault = _FAULTS[repair][self.stride > 1.05]
         measured = ", ".join(f"{name} {error:.2g}" for name, error in errors.items())
         return f"Most likely fault: {fault}.\nErrors: {measured}. Output stride: {self.stride:.3g}."
 

@@ -107,7 +107,7 @@ def test_damaged_image_is_named_or_skipped(
     assert "P0000.png" in caplog.text
 
 
-@pytest.mark.parametrize("bad", ["1 2 3", "a b c d e f g h plane 0", "1 2 3 4 5 6 7 8"])
+@pytest.mark.parametrize("bad", ["a b c d e f g h plane 0", "1 2 3 4 5 6 7 8"])
 def test_broken_label_line_is_quoted(source: Path, bad: str) -> None:
     text = f"imagesource:GoogleEarth\ngsd:0.1\n{bad}\n".encode()
     rewrite(source / "val" / "DOTA-v1.5_val.zip", "P0006.txt", text)

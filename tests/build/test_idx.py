@@ -3,9 +3,8 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from equiscale.build.idx import IdxFormatError, parse_idx, read_bytes, read_pair
@@ -13,12 +12,6 @@ from equiscale.core.errors import SourceError, StorageError
 
 HEADER = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3])
 PATH = Path("some-idx3-ubyte")
-
-
-def test_an_array_is_read() -> None:
-    array = parse_idx(HEADER + bytes(range(6)), 3, PATH)
-    assert array.tolist() == [[[0, 1, 2]], [[3, 4, 5]]]
-    assert array.dtype == np.uint8
 
 
 @pytest.mark.parametrize(
@@ -57,6 +50,7 @@ def test_missing_sources_are_named(tmp_path: Path) -> None:
 
 
 @settings(max_examples=2000, deadline=None)
+@example(head=HEADER, tail=bytes(range(6)), axes=3)
 @given(
     head=st.binary(max_size=20) | st.just(HEADER),
     tail=st.binary(max_size=30),
@@ -67,5 +61,7 @@ def test_any_bytes_give_an_array_or_our_error(head: bytes, tail: bytes, axes: in
         array = parse_idx(head + tail, axes, PATH)
     except IdxFormatError:
         return
+    if axes == 3 and (head, tail[:6]) == (HEADER, bytes(range(6))):
+        assert array.tolist() == [[[0, 1, 2]], [[3, 4, 5]]]
     assert array.ndim == axes
     assert array.nbytes == len(head + tail) - 4 - 4 * axes

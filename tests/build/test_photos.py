@@ -62,15 +62,12 @@ def test_object_stays_on_the_canvas_and_the_canvas_in_the_photo(
         assert start + (64 - offset) / zoom <= side + 1e-3
 
 
-def test_resampling_a_part_equals_resampling_the_whole(photo: Image.Image) -> None:
+def test_resampling_a_part_equals_resampling_the_whole_and_is_antialiased() -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8))
     whole = noise.resize((128, 128), Image.Resampling.LANCZOS)
     part = resample(noise, Box(40, 60, 168, 188), 64, Background.EDGE)
     expected = np.asarray(whole)[30:94, 20:84].astype(int)
     assert np.abs(np.asarray(part).astype(int) - expected).max() <= 1
-
-
-def test_shrinking_is_antialiased() -> None:
     stripes = Image.fromarray(np.indices((640, 640)).sum(axis=0).astype(np.uint8) % 2 * 255)
     shown = resample(stripes.convert("RGB"), Box(0, 0, 640, 640), 64, Background.EDGE)
     assert np.ptp(np.asarray(shown)[8:-8, 8:-8].astype(int)) <= 2  # a checkerboard becomes grey
@@ -116,12 +113,6 @@ def test_damaged_pictures_are_named(tmp_path: Path, photo: Image.Image) -> None:
     Image.new("I;16", (5, 5)).save(tmp_path / "deep.png")
     with pytest.raises(BadPictureError, match="8 bits per channel"):
         decode(Photo(tmp_path / "deep.png"))
-
-
-def test_a_small_file_of_many_pixels_is_refused(tmp_path: Path) -> None:
-    """169 megapixels take a gigabyte as RGB."""
-    path = tmp_path / "large.png"
-    Image.new("1", (13_000, 13_000)).save(path)
-    assert path.stat().st_size < 50_000
+    Image.new("1", (13_000, 13_000)).save(tmp_path / "large.png")  # as RGB, a gigabyte
     with pytest.raises(BadPictureError, match="169000000 pixels"):
-        decode(Photo(path))
+        decode(Photo(tmp_path / "large.png"))

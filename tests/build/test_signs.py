@@ -27,10 +27,6 @@ def test_images_are_those_of_the_card(plain: StirArrays) -> None:
     assert plain.content_hash == CARDS["signs"].content_hash
 
 
-def test_the_card_lists_the_drawings() -> None:
-    assert CARDS["signs"].class_names == tuple(SIGN_FILES)
-
-
 @pytest.mark.needs("npm", "cairo")
 def test_random_backgrounds_are_only_behind_the_signs(
     plain: StirArrays, signs_source: Path

@@ -51,15 +51,12 @@ def test_selections_follow_the_sizes(arrays: StirArrays) -> None:
     dataset = StirDataset("shapes", arrays)
     train = dataset.select("train", "mid2rest")
     assert train.sizes == (24,)
+    adjacent = dataset.select("train", [30, 24]).pixels
+    assert np.shares_memory(adjacent.numpy(), arrays.images)
     assert dataset.select("test", "mid2rest").sizes == (36, 30, 18, 12)
     assert dataset.select("valid", Scenario("train@12+30")).pixels.shape == (8, 1, 40, 40)
     with pytest.raises(OptionError, match="choose some of 12, 18, 24, 30, 36"):
         dataset.select("train", [17])
-
-
-def test_adjacent_sizes_are_a_view_of_the_file(arrays: StirArrays) -> None:
-    pixels = StirDataset("shapes", arrays).select("train", [30, 24]).pixels
-    assert np.shares_memory(pixels.numpy(), arrays.images)
 
 
 def test_bytes_become_floats_as_numpy_divides() -> None:

@@ -31,18 +31,6 @@ def test_bad_registrations_are_refused() -> None:
     assert "dots" not in CARDS
 
 
-def test_the_four_published_ones() -> None:
-    published = [name for name in CARDS if CARDS[name].published]
-    assert published == ["aerial", "emoji", "mnist", "trafficsign"]
-
-
-def test_canvases_of_other_benchmarks() -> None:
-    digits, clothes = CARDS["mnist_large_scale"].layout, CARDS["fashion_rescaled"].layout
-    assert (digits.canvas, digits.sizes[::4]) == (112, (224, 112, 56, 28, 14))
-    assert clothes.canvas == 72
-    assert clothes.sizes == (56, 47, 40, 33, 28, 24, 20, 17, 14)
-
-
 def test_cache_directory_is_the_users_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +48,10 @@ def test_missing_dataset_names_both_ways(tmp_path: Path) -> None:
     message = str(caught.value)
     assert "`equiscale data download mnist` or `equiscale data build mnist" in message
     assert str(tmp_path) in message
+    with pytest.raises(DatasetNotFoundError, match="run `equiscale data build fashion --source"):
+        locate_dataset("fashion", tmp_path)
+    with pytest.raises(DatasetNotFoundError, match="give a file"):
+        locate_dataset(str(tmp_path / "absent.npz"))
 
 
 def test_emoji_comes_with_the_package_and_a_file_of_ones_own_wins(tmp_path: Path) -> None:
@@ -70,17 +62,7 @@ def test_emoji_comes_with_the_package_and_a_file_of_ones_own_wins(tmp_path: Path
     assert locate_dataset("emoji", tmp_path) == own
 
 
-def test_unpublished_dataset_names_its_build(tmp_path: Path) -> None:
-    with pytest.raises(DatasetNotFoundError, match="run `equiscale data build fashion --source"):
-        locate_dataset("fashion", tmp_path)
-
-
 def test_unknown_name_lists_near_matches_and_own_files(tmp_path: Path) -> None:
     (tmp_path / "mine.npz").touch()
     with pytest.raises(UnknownNameError, match=r"did you mean 'emoji'.*gtsrb, .*, mine"):
         locate_dataset("emojis", tmp_path)
-
-
-def test_missing_path(tmp_path: Path) -> None:
-    with pytest.raises(DatasetNotFoundError, match="give a file"):
-        locate_dataset(str(tmp_path / "absent.npz"))

@@ -151,7 +151,9 @@ def test_compiled_in_one_graph(way: str, function: Any, monkeypatch: pytest.Monk
     assert_equal(compiled(*inputs), function(*inputs), inputs)
 
 
-def test_exported_as_a_plain_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_is_drawn_and_exported_as_conv3d(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Both(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -161,18 +163,11 @@ def test_exported_as_a_plain_convolution(monkeypatch: pytest.MonkeyPatch) -> Non
             return self.conv(x), self.conv(x, pool=True)
 
     monkeypatch.setattr(fourier_conv3d, "_PRICE", 0)
+    torch.manual_seed(0)
     model, x = Both(), torch.rand(2, 4, 9, 15, 16)
+    torch.manual_seed(0)
+    assert torch.equal(model.conv.weight, nn.Conv3d(4, 6, 7).weight)
     program = torch.export.export(model, (x,))
     assert "equiscale" not in str(program.graph)
     for found, expected in zip(program.module()(x), model(x), strict=True):
         torch.testing.assert_close(found, expected)
-
-
-def test_module_has_the_parameters_of_conv3d() -> None:
-    plain = nn.Conv3d(4, 6, 3)
-    torch.manual_seed(0)
-    frugal = FrugalConv3d(4, 6, 3)
-    assert list(frugal.state_dict()) == list(plain.state_dict())
-    assert torch.equal(frugal.weight, plain.weight)
-    x = torch.rand(2, 4, 5, 6, 7)
-    torch.testing.assert_close(frugal(x), plain(x))

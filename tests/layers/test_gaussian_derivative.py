@@ -99,15 +99,12 @@ def test_bad_arguments_are_named() -> None:
         GaussianDerivativeConv2d(1, 1, (1.0, 2.0), strides=(1,))
 
 
-def test_autocast_takes_no_differences_of_rounded_numbers() -> None:
+def test_no_differences_of_rounded_numbers_are_taken() -> None:
     layer = GaussianDerivativeConv2d(1, 2, (8.0,))
     x = torch.rand(1, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu"):
         found = layer(x, 0)
     assert torch.equal(found, layer(x, 0))
-
-
-def test_shared_statistics_are_taken_in_any_precision() -> None:
     norm = SharedBatchNorm(3).bfloat16()
     generator = torch.Generator().manual_seed(0)
     (found,) = norm([torch.randn(4, 3, 5, 5, generator=generator).bfloat16()])

@@ -84,21 +84,11 @@ def test_models_without_stages_are_named(tmp_path: Path) -> None:
         load_model(path, num_classes=5, allow_import=True)
 
 
-def test_reset_classifier_keeps_the_precision() -> None:
-    model = trained("standard").double()
-    model.reset_classifier(3)
-    assert model(IMAGES.double()).shape == (2, 3)
-    with pytest.raises(OptionError, match="num_classes must be an integer"):
-        model.reset_classifier(0)
-
-
 def test_list_models_takes_patterns() -> None:
     assert list_models("*_pool") == ["pixel_pool", "slice_pool", "energy_pool"]
-    assert list_models("xu") == ["xu"]
-    assert list_models("no*") == []
+    assert (list_models("xu"), list_models("no*")) == (["xu"], [])
     shipped = {name.partition("/")[0] for name in list_weights()}
     assert set(list_models(pretrained=True)) == shipped
-    assert list_models("*pool*", pretrained=True) == ["pixel_pool", "slice_pool"]
 
 
 def test_torch_hub_loads_from_a_clone(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_the_longer_side_of_an_object_is_its_size_at_every_place(cutout: Picture
             assert bottom - top == pytest.approx(size / 2, abs=1)
         assert len(set(boxes)) == (1 if size == 64 else 8)
     assert (shown[0][0][0, 0] == 127).all()
+    assert check_background(None, cutout) == "plain"
 
 
 def test_what_is_shown_does_not_depend_on_the_other_sizes_and_places(cutout: Pictures) -> None:
@@ -157,11 +158,7 @@ def test_boxes_of_coco_are_objects(gradient: Path, tmp_path: Path) -> None:
     assert pictures.class_names == ("left", "right")
     assert (len(pictures.objects), pictures.too_small) == (2, 1)
     assert check_background(None, pictures) == "own"
-
-
-def test_the_default_background_suits_the_pictures(squares: Path, cutout: Pictures) -> None:
-    assert check_background(None, read_pictures(squares)) == "blur"
-    assert check_background(None, cutout) == "plain"
+    assert check_background(None, read_pictures(gradient)) == "blur"
 
 
 def test_bad_sources_are_refused(squares: Path, cutout: Pictures, tmp_path: Path) -> None:

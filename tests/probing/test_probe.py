@@ -303,8 +303,6 @@ def test_the_command_writes_page_and_tables(
         (("networks:colour", "--mean", "0.5", "--std", "0.5"), "fails on images [1, 1, 64, 64]"),
         (("networks:load", "--out", "probe.pdf"), "must end in .html"),
         (("networks:load", "--class-names", "absent.txt"), "absent.txt"),
-        (("networks:absent",), "no callable 'absent'"),
-        (("networks:load", "--background", "sky"), "background 'sky'"),
     ],
 )
 def test_a_failing_command_says_why_and_writes_nothing(

@@ -54,10 +54,7 @@ def build_aerial(
         for part in ("train", "val")
     ]
     archives = find_files(source, "part*.zip", "the archives of the images")
-    photos = {
-        name: photo for path in archives for name, photo in index_members(path, ".png").items()
-    }
-    objects, bad = _read_objects(labels, photos, skip_bad)
+    objects, bad = _read_objects(labels, index_members(archives, ".png"), skip_bad)
 
     def choose(usable: list[PhotoObject]) -> Choice:
         return deal_largest(usable, _longer_side, count, max(layout.sizes), source)
@@ -72,7 +69,7 @@ def _read_objects(
     """Return the suitable objects, and the damaged images that were skipped."""
     objects: list[PhotoObject] = []
     bad: set[Photo] = set()
-    for labels in (labels for path in archives for labels in index_members(path, ".txt").values()):
+    for labels in index_members(archives, ".txt").values():
         name = PurePosixPath(labels.member).stem
         if name not in photos:
             raise SourceError(labels, f"no {name}.png in the archives", "the image of each file")

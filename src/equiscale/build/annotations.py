@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,14 @@ def pictures_below(folder: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
+def find_backgrounds(directory: Path) -> tuple[Photo, ...]:
+    """Return the pictures of a directory to put objects on; there must be one."""
+    found = tuple(Photo(path) for path in pictures_below(checked_directory(directory)))
+    if not found:
+        raise SourceError(directory, "no pictures", "at least one background")
+    return found
+
+
 def _read_folders(source: Path) -> tuple[list[str], list[_Mark]]:
     """Each picture is an object of the class that its folder names."""
     folders = sorted(path for path in source.iterdir() if path.is_dir() and path.name[0] != ".")
@@ -138,10 +146,9 @@ def _read_unlabelled(source: Path) -> tuple[list[str], list[_Mark]]:
 
 def _with_masks(source: Path, marks: list[_Mark], masks: Path) -> list[_Mark]:
     """Find the mask of each picture: at its place below `masks`, or by its name alone."""
-    found = {path.stem: path for path in pictures_below(checked_directory(masks))}
-    found |= {
-        path.relative_to(masks).with_suffix("").as_posix(): path for path in pictures_below(masks)
-    }
+    paths = pictures_below(checked_directory(masks))
+    found = {path.stem: path for path in paths}
+    found |= {path.relative_to(masks).with_suffix("").as_posix(): path for path in paths}
     masked = []
     for mark in marks:
         place = mark.picture.relative_to(source).with_suffix("").as_posix()
@@ -161,9 +168,8 @@ def _read_coco(source: Path) -> tuple[list[str], list[_Mark]]:
     files = _coco_files(source)
     if len(files) != 1:
         found = ", ".join(path.name for path in files) or "none"
-        raise SourceError(
-            source, f"the JSON files {found}", "one file with all the boxes", _FORMAT_ADVICE
-        )
+        expected = "one file with all the boxes"
+        raise SourceError(source, f"the JSON files {found}", expected, _FORMAT_ADVICE)
     content = read_json(files[0])
     try:
         classes = _coco_table(content["categories"], "name", files[0])
@@ -183,12 +189,8 @@ def _read_coco(source: Path) -> tuple[list[str], list[_Mark]]:
     except SourceError:
         raise
     except _MALFORMED as error:
-        raise SourceError(
-            files[0],
-            f"broken COCO data ({error!r})",
-            "images, annotations and categories",
-            _FORMAT_ADVICE,
-        ) from error
+        found, expected = f"broken COCO data ({error!r})", "images, annotations and categories"
+        raise SourceError(files[0], found, expected, _FORMAT_ADVICE) from error
     return names, marks
 
 
@@ -298,53 +300,42 @@ def _yolo_box(numbers: list[float]) -> Box:
     return Box(min(numbers[::2]), min(numbers[1::2]), max(numbers[::2]), max(numbers[1::2]))
 
 
-def _own_keys(source: Path, marks: Iterable[_Mark]) -> Iterator[str]:
-    """Yield a key that no other annotation has: where its picture is, and its number there."""
-    seen = Counter[Path]()
-    for mark in marks:
-        seen[mark.picture] += 1
-        yield f"{mark.picture.relative_to(source).as_posix()}/{seen[mark.picture]}"
-
-
 def _locate_all(
     source: Path, marks: list[_Mark], upright: bool, skip_bad: bool, cutouts: bool
 ) -> tuple[list[PhotoObject], frozenset[Photo]]:
-    """Turn annotations into boxes in the pixels of their pictures; also return damaged pictures."""
-    areas, damaged = _measure_pictures(marks, upright, skip_bad, cutouts)
-    objects, outside = [], []
-    for mark, key in zip(marks, _own_keys(source, marks), strict=True):
-        photo = mark.photo
-        if photo not in damaged:
-            try:
-                box = _pixel_box(mark, areas[photo])
-            except BoxError as error:
-                if not skip_bad:
-                    raise
-                outside.append(str(error))
-            else:
-                objects.append(PhotoObject(photo, box, mark.label, key))
-    if outside:
-        _LOGGER.warning("skipped %d outside their picture: %s", len(outside), "; ".join(outside))
-    return objects, damaged
+    """Turn annotations into boxes in the pixels of their pictures; also return damaged pictures.
 
-
-def _measure_pictures(
-    marks: Iterable[_Mark], upright: bool, skip_bad: bool, cutouts: bool
-) -> tuple[dict[Photo, Box], frozenset[Photo]]:
-    """Return the box around each picture or cut-out, reading it once, and the damaged pictures."""
-    areas: dict[Photo, Box] = {}
-    damaged: set[Photo] = set()
+    The key of an object is where its picture is, and its number there.
+    """
+    areas: dict[Photo, Box | None] = {}  # None is damaged
     for photo in dict.fromkeys(mark.photo for mark in marks):
         try:
-            if cutouts:
-                areas[photo] = find_outline(photo, upright)
-            else:
-                areas[photo] = Box(0, 0, *read_sides(photo, upright))
+            measure = find_outline if cutouts else _whole_picture
+            areas[photo] = measure(photo, upright)
         except BadPictureError:
             if not skip_bad:
                 raise
-            damaged.add(photo)
-    return areas, frozenset(damaged)
+            areas[photo] = None
+    objects, outside, seen = [], [], Counter[Path]()
+    for mark in marks:
+        seen[mark.picture] += 1
+        key = f"{mark.picture.relative_to(source).as_posix()}/{seen[mark.picture]}"
+        area = areas[mark.photo]
+        try:
+            if area is not None:
+                box = _pixel_box(mark, area)
+                objects.append(PhotoObject(mark.photo, box, mark.label, key))
+        except BoxError as error:
+            if not skip_bad:
+                raise
+            outside.append(str(error))
+    if outside:
+        _LOGGER.warning("skipped %d outside their picture: %s", len(outside), "; ".join(outside))
+    return objects, frozenset(photo for photo, area in areas.items() if area is None)
+
+
+def _whole_picture(photo: Photo, upright: bool) -> Box:
+    return Box(0, 0, *read_sides(photo, upright))
 
 
 def _pixel_box(mark: _Mark, area: Box) -> Box:
@@ -358,10 +349,7 @@ def _pixel_box(mark: _Mark, area: Box) -> Box:
     inside = Box(
         max(box.left, 0.0), max(box.top, 0.0), min(box.right, width), min(box.bottom, height)
     )
-    moved = max(
-        abs(getattr(box, side) - getattr(inside, side))
-        for side in ("left", "top", "right", "bottom")
-    )
+    moved = max(abs(a - b) for a, b in zip(astuple(box), astuple(inside), strict=True))
     if not (moved <= _ROUNDING and inside.width >= 1 and inside.height >= 1):
         found = (
             f"{mark.place}: box from ({box.left:g}, {box.top:g}) to ({box.right:g}, {box.bottom:g})"

@@ -194,22 +194,7 @@ def _describe_records(path: Path, arrays: StirArrays) -> dict[str, Any]:
             source["transform"] = {"jsonPath": "bytes"}
         if column == "label":
             meaning += f" Classes: {', '.join(arrays.class_names)}."
-        name = f"{path.stem}/{column}"
-        fields.append(
-            {
-                "@type": "cr:Field",
-                "@id": name,
-                "name": column,
-                "description": meaning,
-                "dataType": kind,
-                "source": source,
-            }
-        )
-    described = f"The images of the split {path.stem}."
-    return {
-        "@type": "cr:RecordSet",
-        "@id": path.stem,
-        "name": path.stem,
-        "description": described,
-        "field": fields,
-    }
+        entry = {"@type": "cr:Field", "@id": f"{path.stem}/{column}", "name": column}
+        fields.append({**entry, "description": meaning, "dataType": kind, "source": source})
+    described = {"name": path.stem, "description": f"The images of the split {path.stem}."}
+    return {"@type": "cr:RecordSet", "@id": path.stem, **described, "field": fields}

@@ -10,15 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from equiscale.build.annotations import pictures_below, read_annotations
+from equiscale.build.annotations import find_backgrounds, read_annotations
 from equiscale.build.choosing import Choice, build_from_photos, spread_tracks
 from equiscale.build.options import Background, SourceFormat, check_num_instances
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import Cutting, Photo, PhotoObject
-from equiscale.build.sources import checked_directory
-from equiscale.core.errors import OptionError, SourceError, TooFewInstancesError
+from equiscale.core.errors import OptionError, TooFewInstancesError
 from equiscale.core.files import file_hash
-from equiscale.core.registry import unknown_name_message
+from equiscale.core.registry import check_name
 from equiscale.core.seeding import numpy_generator
 from equiscale.core.spec import STIR_LAYOUT, Layout, Split
 from equiscale.data.catalog import CARDS
@@ -123,7 +122,7 @@ def build_folder(
         skip_bad=options.skip_bad,
         channels=1 if options.grey else 3,
         cutouts=options.from_cutouts,
-        backgrounds=_find_backgrounds(options.backgrounds),
+        backgrounds=find_backgrounds(options.backgrounds) if options.backgrounds else (),
     )
     metadata = _metadata(options, names)
     return build_from_photos(
@@ -145,7 +144,13 @@ def deal_photos(
     fewest = min(len(part[name]) for part in parts for name in names)
     count = options.num_instances or fewest
     if not 1 <= count <= fewest:
-        raise _too_few(source, parts, names, max(count, 1))
+        counts = (f"{name}: " + "+".join(str(len(part[name])) for part in parts) for name in names)
+        raise TooFewInstancesError(
+            source,
+            f"usable objects per class in train+valid+test: {', '.join(counts)}",
+            f"{max(count, 1)} of every class in every split, and no picture in two",
+            "--classes a,b leaves out the other classes, --instances asks for fewer",
+        )
     slots = {
         (split, label, instance): part[name][instance]
         for split, part in enumerate(parts)
@@ -190,43 +195,21 @@ def _alternate(part: _Part, groups: Mapping[Photo, str]) -> _Part:
     return ordered
 
 
-def _too_few(
-    source: Path, parts: Sequence[_Part], names: Sequence[str], needed: int
-) -> TooFewInstancesError:
-    """Say how many usable objects of each class every split got."""
-    counts = (f"{name}: " + "+".join(str(len(part[name])) for part in parts) for name in names)
-    return TooFewInstancesError(
-        source,
-        f"usable objects per class in train+valid+test: {', '.join(counts)}",
-        f"{needed} of every class in every split, and no picture in two",
-        "--classes a,b leaves out the other classes, --instances asks for fewer",
-    )
-
-
 def _chosen_classes(found: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
     for name in wanted:
-        if name not in found:
-            raise OptionError(unknown_name_message("class", name, found))
+        check_name("class", name, found)
     return tuple(dict.fromkeys(wanted or found))
 
 
-def _large_enough(objects: Iterable[PhotoObject], least: int) -> list[PhotoObject]:
+def _large_enough(objects: Sequence[PhotoObject], least: int) -> list[PhotoObject]:
     """Leave out objects that would have to be scaled up, and say how many of each class."""
-    large, refused = [], Counter[str]()
-    for item in objects:
-        if max(item.box.width, item.box.height) >= least:
-            large.append(item)
-        else:
-            refused[item.label] += 1
+    small = {item for item in objects if max(item.box.width, item.box.height) < least}
+    refused = Counter(item.label for item in small)
     if refused:
         counts = ", ".join(f"{name}: {count}" for name, count in sorted(refused.items()))
-        _LOGGER.warning(
-            "refused %d objects smaller than %d pixels (%s); --allow-upscaling admits them",
-            refused.total(),
-            least,
-            counts,
-        )
-    return large
+        text = "refused %d objects smaller than %d pixels (%s); --allow-upscaling admits them"
+        _LOGGER.warning(text, refused.total(), least, counts)
+    return [item for item in objects if item not in small]
 
 
 def find_groups(source: Path, objects: Iterable[PhotoObject], group_by: str) -> dict[Photo, str]:
@@ -260,15 +243,6 @@ def _group_name(place: Path, group_by: str) -> str:
     if found is None:
         raise OptionError(f"group by {group_by!r}: not found in {place.as_posix()!r}")
     return found[1] if found.re.groups else found[0]
-
-
-def _find_backgrounds(directory: Path | None) -> tuple[Photo, ...]:
-    if directory is None:
-        return ()
-    found = tuple(Photo(path) for path in pictures_below(checked_directory(directory)))
-    if not found:
-        raise SourceError(directory, "no pictures", "at least one background")
-    return found
 
 
 def _metadata(options: FolderOptions, names: Sequence[str]) -> dict[str, str]:

@@ -46,12 +46,13 @@ def draw_preview(
         known = describe_sizes(arrays.sizes)
         raise OptionError(f"object sizes {list(sizes)}: choose some of {known}")
     pillow: Any = import_extra("PIL.Image", "pillow")
+    drawing: Any = import_extra("PIL.ImageDraw", "pillow")
     names = [_shortened(name) for name in arrays.class_names]
     margin = 3 * _GAP + 6 * max(map(len, names))
     cell = arrays.canvas + _GAP
     shape = (margin + len(sizes) * cell, _HEADER_HEIGHT + arrays.num_classes * cell)
     sheet: Image = pillow.new("RGB", shape, _PAPER)
-    pen: Any = import_extra("PIL.ImageDraw", "pillow").Draw(sheet)
+    pen: Any = drawing.Draw(sheet)
     for column, size in enumerate(sizes):
         pen.text((margin + column * cell, 2), f"{size} px", fill=_INK)
     part = list(Split).index(split)
@@ -63,7 +64,8 @@ def draw_preview(
             picture = pillow.fromarray(np.ascontiguousarray(arrays.images[where])).convert("RGB")
             if boxes:
                 left, top = map(int, arrays.positions[where])
-                _draw_box(picture, left, top, size)
+                frame: Any = drawing.Draw(picture)  # as far as the canvas shows it
+                frame.rectangle((left, top, left + size - 1, top + size - 1), outline=_BOX)
             sheet.paste(picture, (margin + column * cell, y))
     return sheet
 
@@ -82,9 +84,3 @@ def _some_sizes(sizes: Sequence[int]) -> list[int]:
 
 def _shortened(name: str, longest: int = 24) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"
-
-
-def _draw_box(picture: Image, left: int, top: int, size: int) -> None:
-    """Frame an object's box, as far as the canvas shows it."""
-    pen: Any = import_extra("PIL.ImageDraw", "pillow").Draw(picture)
-    pen.rectangle((left, top, left + size - 1, top + size - 1), outline=_BOX)

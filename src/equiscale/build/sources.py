@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -44,10 +45,14 @@ def list_members(path: Path) -> list[str]:
         return archive.namelist()
 
 
-def index_members(path: Path, suffix: str) -> dict[str, Photo]:
-    """Return the members of an archive that end so, by their stem, without reading them."""
-    members = (name for name in list_members(path) if name.endswith(suffix))
-    return {PurePosixPath(member).stem: Photo(path, member) for member in members}
+def index_members(archives: Iterable[Path], suffix: str) -> dict[str, Photo]:
+    """Return the members of archives that end so, by their stem, without reading them."""
+    return {
+        PurePosixPath(member).stem: Photo(path, member)
+        for path in archives
+        for member in list_members(path)
+        if member.endswith(suffix)
+    }
 
 
 def read_text(path: Path | Photo) -> str:

@@ -62,10 +62,7 @@ def build_traffic_sign(
         for pattern in _ARCHIVES
         for path in find_files(source, pattern, "the image archives train.0, train.1, train.2, val")
     ]
-    photos = {
-        name: photo for path in archives for name, photo in index_members(path, ".jpg").items()
-    }
-    signs = list(_read_signs(source, photos))
+    signs = list(_read_signs(source, index_members(archives, ".jpg")))
 
     def choose(usable: list[PhotoObject]) -> Choice:
         return deal_largest(usable, shorter_side, count, max(layout.sizes), source)

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
@@ -163,7 +164,7 @@ def export(
     from equiscale.data.schema import read_arrays
 
     path = locate_dataset(name)
-    with _progress_bar(f"exporting {path.stem}") as report:
+    with progress_bar(f"exporting {path.stem}") as report:
         files = export_parquet(read_arrays(path), path.stem, out, force, report)
     for file in files:
         typer.echo(file)
@@ -206,9 +207,7 @@ def _create_build_command(card: DatasetCard) -> Callable[..., None]:
     def command(**given: Any) -> None:  # noqa: ANN401 - whatever the options are
         canvas, sizes, out, workers, force = (given.pop(name) for name in _COMMON)
         layout = _parse_layout(canvas, sizes, card.layout)
-        with _building(card.name, out, workers, force) as job:
-            build = card.build
-            job.write(build(**given, layout=layout, workers=job.workers, progress=job.report))
+        _build(partial(card.build, **given, layout=layout), card.name, out, workers, force)
 
     parameters = [_as_option(parameter) for parameter in card.options.values()]
     parameters += [
@@ -297,54 +296,39 @@ def folder(
         license=license_text,
         seed=seed,
     )
-    with _building(name, out, workers, force) as job:
-        job.write(build_folder(source, options, job.workers, job.report))
+    _build(partial(build_folder, source, options), name, out, workers, force)
 
 
-class _Job:
-    """One build: where it goes, on how many processes, and its progress bar."""
-
-    def __init__(self, path: Path, workers: int, report: Report) -> None:
-        self.path = path
-        self.workers = workers
-        self.report = report
-
-    def write(self, arrays: StirArrays) -> None:
-        """Write the file."""
-        from equiscale.data.schema import write_arrays
-
-        write_arrays(self.path, arrays)
-
-
-@contextmanager
-def _building(name: str, out: Path | None, workers: int | None, force: bool) -> Iterator[_Job]:
-    """Check that the file can be written, show a progress bar, and print the file's path."""
+def _build(
+    build: Callable[..., StirArrays], name: str, out: Path | None, workers: int | None, force: bool
+) -> None:
+    """Call `build(workers=…, progress=…)`, write its file and print the path."""
     from equiscale.core.cores import available_cores
-    from equiscale.data.schema import check_target
+    from equiscale.data.schema import check_target, write_arrays
 
     path = out or dataset_path(name)
     check_target(path, force)
-    with _progress_bar(f"building {name}") as report:
-        yield _Job(path, workers or available_cores(), report)
+    with progress_bar(f"building {name}") as report:
+        write_arrays(path, build(workers=workers or available_cores(), progress=report))
     typer.echo(path)
 
 
 @contextmanager
-def _progress_bar(text: str) -> Iterator[Report]:
-    """Show a bar on a terminal."""
+def progress_bar(text: str, *columns: Any, total: int | None = None) -> Iterator[Report]:  # noqa: ANN401 - rich's
+    """Show a bar on a terminal; a request to terminate ends the block as Ctrl-C does."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     hidden = not console.is_terminal
-    with terminated_cleanly(), Progress(console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task(text, total=None)
+    bar = Progress(*columns, console=console, transient=True, disable=hidden)
+    with _terminated_cleanly(), bar:
+        task = bar.add_task(text, total=total)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager
-def terminated_cleanly() -> Iterator[None]:
-    """Let a request to terminate end the block as Ctrl-C does, with nothing left behind."""
+def _terminated_cleanly() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

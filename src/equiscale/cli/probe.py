@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,16 +14,17 @@ from rich.console import Console
 
 from equiscale.build.options import SourceFormat
 from equiscale.cli import options
-from equiscale.cli.data import parse_sizes, terminated_cleanly
+from equiscale.cli.data import parse_sizes, progress_bar
 from equiscale.core.errors import OptionError
 from equiscale.core.files import check_writable
 
 if TYPE_CHECKING:
     from equiscale.probing import Network
 
-PICTURES = "Which pictures"
-SHOWN = "How they are shown"
 PREPROCESSING = "What the networks expect (default: what they say, or else ImageNet's)"
+_pictures = partial(typer.Option, rich_help_panel="Which pictures")
+_shown = partial(typer.Option, rich_help_panel="How they are shown")
+_expected = partial(typer.Option, rich_help_panel=PREPROCESSING)
 
 
 def probe(
@@ -31,91 +33,50 @@ def probe(
         typer.Argument(help="my_module:load_model, timm:NAME or onnx:FILE; one or several."),
     ],
     images: Annotated[
-        Path,
-        typer.Option(
-            help="Directory: a folder per class, COCO or YOLO boxes, or pictures only.",
-            rich_help_panel=PICTURES,
-        ),
+        Path, _pictures(help="Directory: a folder per class, COCO or YOLO boxes, or pictures only.")
     ],
     out: Annotated[
         Path, typer.Option(help="The page to write, with a .json and a .csv beside it.")
     ] = Path("probe.html"),
     source_format: Annotated[
-        SourceFormat,
-        typer.Option("--format", help="How they are annotated.", rich_help_panel=PICTURES),
+        SourceFormat, _pictures("--format", help="How they are annotated.")
     ] = SourceFormat.AUTO,
     unlabelled: Annotated[
-        bool,
-        typer.Option("--unlabelled", help="Folders do not name classes.", rich_help_panel=PICTURES),
+        bool, _pictures("--unlabelled", help="Folders do not name classes.")
     ] = False,
     cutouts: Annotated[
-        bool,
-        typer.Option(
-            "--cutouts",
-            help="Cut objects out along their transparency.",
-            rich_help_panel=PICTURES,
-        ),
+        bool, _pictures("--cutouts", help="Cut objects out along their transparency.")
     ] = False,
     masks: Annotated[
-        Path | None,
-        typer.Option(
-            help="Masks, each with the name of its picture; cut-outs.", rich_help_panel=PICTURES
-        ),
+        Path | None, _pictures(help="Masks, each with the name of its picture; cut-outs.")
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="At most so many objects, from all classes.", rich_help_panel=PICTURES
-        ),
+        int | None, _pictures(min=1, help="At most so many objects, from all classes.")
     ] = None,
-    skip_bad: Annotated[
-        bool,
-        typer.Option("--skip-bad", help="Leave out damaged pictures.", rich_help_panel=PICTURES),
-    ] = False,
+    skip_bad: Annotated[bool, _pictures("--skip-bad", help="Leave out damaged pictures.")] = False,
     sizes: Annotated[
-        str,
-        typer.Option(
-            help="Object sizes in pixels: 28,56,112. (default: steps of √2, down to an eighth)",
-            rich_help_panel=SHOWN,
-        ),
+        str, _shown(help="In pixels: 28,56,112. (default: steps of √2, down to an eighth)")
     ] = "",
-    places: Annotated[
-        int, typer.Option(min=1, help="Places at each size.", rich_help_panel=SHOWN)
-    ] = 3,
+    places: Annotated[int, _shown(min=1, help="Places at each size.")] = 3,
     background: Annotated[
         str | None,
-        typer.Option(
+        _shown(
             help="own, edge, blur, plain, or a directory of pictures. (default: own surroundings "
-            "for boxes, blur for whole pictures, plain for cut-outs)",
-            rich_help_panel=SHOWN,
+            "for boxes, blur for whole pictures, plain for cut-outs)"
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides places.", rich_help_panel=SHOWN)] = 0,
-    canvas: Annotated[
-        int | None,
-        typer.Option(min=1, help="Side of the input in pixels.", rich_help_panel=PREPROCESSING),
-    ] = None,
+    seed: Annotated[int, _shown(help="Decides places.")] = 0,
+    canvas: Annotated[int | None, _expected(min=1, help="Side of the input in pixels.")] = None,
     mean: Annotated[
-        str,
-        typer.Option(
-            help="Of pixels in [0, 1]: 0.5,0.5,0.5; one number for grey images.",
-            rich_help_panel=PREPROCESSING,
-        ),
+        str, _expected(help="Of pixels in [0, 1]: 0.5,0.5,0.5; one number for grey images.")
     ] = "",
-    std: Annotated[
-        str,
-        typer.Option(help="Of pixels in [0, 1]: 0.5,0.5,0.5.", rich_help_panel=PREPROCESSING),
-    ] = "",
-    crop: Annotated[
-        float | None,
-        typer.Option(help="Share of the picture that is seen.", rich_help_panel=PREPROCESSING),
-    ] = None,
+    std: Annotated[str, _expected(help="Of pixels in [0, 1]: 0.5,0.5,0.5.")] = "",
+    crop: Annotated[float | None, _expected(help="Share of the picture that is seen.")] = None,
     class_names: Annotated[
         Path | None,
-        typer.Option(
+        _expected(
             help="Names of the outputs, one per line. (default: what the network says; "
-            "ImageNet's, if it has 1000 and timm is installed; the folders in order)",
-            rich_help_panel=PREPROCESSING,
+            "ImageNet's, if it has 1000 and timm is installed; the folders in order)"
         ),
     ] = None,
     batch_size: Annotated[
@@ -211,12 +172,6 @@ def _following(total: int) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal; stopped, the command can be repeated and goes on."""
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    console = Console(stderr=True)
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    hidden = not console.is_terminal
-    with (
-        terminated_cleanly(),
-        Progress(*columns, console=console, transient=True, disable=hidden) as bar,
-    ):
-        task = bar.add_task("probing", total=total)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with progress_bar("probing", *columns, total=total) as report:
+        yield report

@@ -152,7 +152,10 @@ def locate_dataset(
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(SUFFIX) or os.sep in text:
-        return _existing_file(Path(text).expanduser())
+        path = Path(text).expanduser()
+        if not path.is_file():
+            raise DatasetNotFoundError(f"no dataset file {path}; give a file or a dataset's name")
+        return path
     path = dataset_path(text, root)
     if path.is_file():
         return path
@@ -177,12 +180,6 @@ def missing_message(card: DatasetCard, directory: Path) -> str:
         f"dataset {card.name!r} is not in {directory}: run `{'` or `'.join(ways)}` "
         f"(another directory: set {CACHE_VARIABLE})"
     )
-
-
-def _existing_file(path: Path) -> Path:
-    if not path.is_file():
-        raise DatasetNotFoundError(f"no dataset file {path}; give a file or a dataset's name")
-    return path
 
 
 def _known_names(directory: Path) -> list[str]:

@@ -110,6 +110,14 @@ class StirDataset:
         name: How reports call it.
         arrays: Its validated contents.
 
+    Attributes:
+        class_names: One name per class.
+        num_classes: Number of classes.
+        num_instances: Number of instances per class, split and object size.
+        channels: 1 for grey images, 3 for colour.
+        canvas: Side of an image in pixels.
+        sizes: Object sizes in file order.
+
     Examples:
         >>> dataset = load_dataset("emoji")
         >>> train = dataset.select(Split.TRAIN, Scenario.MID_TO_REST)
@@ -118,38 +126,11 @@ class StirDataset:
     """
 
     def __init__(self, name: str, arrays: StirArrays) -> None:
-        self.name = name
-        self.arrays = arrays
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """One name per class."""
-        return self.arrays.class_names
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return self.arrays.num_classes
-
-    @property
-    def num_instances(self) -> int:
-        """Number of instances per class, split and object size."""
-        return self.arrays.num_instances
-
-    @property
-    def channels(self) -> int:
-        """1 for grey images, 3 for colour."""
-        return self.arrays.channels
-
-    @property
-    def canvas(self) -> int:
-        """Side of an image in pixels."""
-        return self.arrays.canvas
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Object sizes in file order."""
-        return self.arrays.sizes
+        self.name, self.arrays = name, arrays
+        self.class_names = arrays.class_names
+        self.num_classes, self.num_instances = arrays.num_classes, arrays.num_instances
+        self.channels, self.canvas = arrays.channels, arrays.canvas
+        self.sizes = arrays.sizes
 
     @property
     def content_hash(self) -> str:

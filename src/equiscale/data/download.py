@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,7 @@ RECORD_URL = f"https://zenodo.org/api/records/{RECORD_ID}"
 TIMEOUT_SECONDS = 30.0
 RETRIES = 3
 _CHUNK = 1 << 16
-
-
-@dataclass(frozen=True)
-class RecordFile:
-    """What the record says about one of its files."""
-
-    name: str
-    url: str
-    checksum: str
+_STRANGE = (ValueError, KeyError, TypeError, AttributeError)  # of a checksum or the record
 
 
 def download_dataset(
@@ -55,6 +46,8 @@ def download_dataset(
     Raises:
         DownloadError: It cannot be fetched, or is not what the record promises. No file is left.
     """
+    import requests
+
     if not CARDS[name].published:
         raise OptionError(
             f"dataset {name!r} is not published; run `equiscale data build "
@@ -64,12 +57,16 @@ def download_dataset(
     _check_directory(path)
     try:
         return _fetch(path, force, progress, retries, timeout)
-    except _network_errors() as error:
-        raise DownloadError(_failure_message(name, path, error)) from error
+    except (DownloadError, StorageError):
+        raise
+    except (requests.RequestException, *_STRANGE) as error:
+        raise DownloadError(
+            f"cannot download {path.name} ({error}). By hand: get {path.name} from {RECORD_PAGE} "
+            f"and put it into {path.parent}; or build it: equiscale data build "
+            f"{CARDS[name].build_hint}"
+        ) from error
     except OSError as error:
-        if isinstance(error, DownloadError | StorageError):
-            raise
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+        raise StorageError.from_os_error("write", path, error) from error
 
 
 def _check_directory(path: Path) -> None:
@@ -89,8 +86,9 @@ def _fetch(path: Path, force: bool, progress: bool, retries: int, timeout: float
     from tqdm import tqdm
 
     pooch.get_logger().setLevel("WARNING")  # it would announce each file on stderr
-    record = _find_file(_read_record(retries, timeout), path.name)
-    if path.exists() and not force and not _is_published(path, record):
+    url, checksum = _find_file(_read_record(retries, timeout), path.name)
+    algorithm, _, digest = checksum.partition(":")
+    if path.exists() and not force and file_hash(path, algorithm) != digest:
         raise DownloadError(
             f"{path} is there but is not the published file (built here, perhaps); "
             "add --force to replace it"
@@ -98,12 +96,12 @@ def _fetch(path: Path, force: bool, progress: bool, retries: int, timeout: float
     keeper = pooch.create(
         path=path.parent,
         base_url="",
-        registry={record.name: record.checksum},
-        urls={record.name: record.url},
+        registry={path.name: checksum},
+        urls={path.name: url},
         retry_if_failed=retries,
     )
     with tqdm(desc=path.name, unit="B", unit_scale=True, disable=not progress) as bar:
-        return Path(keeper.fetch(record.name, downloader=_Transfer(timeout, bar)))
+        return Path(keeper.fetch(path.name, downloader=_Transfer(timeout, bar)))
 
 
 class _Transfer:
@@ -149,33 +147,11 @@ def _read_record(retries: int, timeout: float) -> dict[str, Any]:
     return record
 
 
-def _find_file(record: dict[str, Any], name: str) -> RecordFile:
-    """Pick a file of the record, in the words of its old or its present interface."""
+def _find_file(record: dict[str, Any], name: str) -> tuple[str, str]:
+    """Return address and checksum of a file, in the words of the old or the present interface."""
     for entry in record["files"]:
         if name == entry.get("key", entry.get("filename")):
             checksum = entry["checksum"]
-            return RecordFile(
-                name=name,
-                url=entry.get("links", {}).get("self") or f"{RECORD_PAGE}/files/{name}?download=1",
-                checksum=checksum if ":" in checksum else f"md5:{checksum}",
-            )
+            url = entry.get("links", {}).get("self") or f"{RECORD_PAGE}/files/{name}?download=1"
+            return url, checksum if ":" in checksum else f"md5:{checksum}"
     raise ValueError(f"the record has no file {name}")
-
-
-def _is_published(path: Path, record: RecordFile) -> bool:
-    algorithm, _, digest = record.checksum.partition(":")
-    return file_hash(path, algorithm) == digest
-
-
-def _network_errors() -> tuple[type[Exception], ...]:
-    """What goes wrong between here and the record: the wire, a checksum, a strange answer."""
-    import requests
-
-    return (requests.RequestException, ValueError, KeyError, TypeError, AttributeError)
-
-
-def _failure_message(name: str, path: Path, error: Exception) -> str:
-    return (
-        f"cannot download {path.name} ({error}). By hand: get {path.name} from {RECORD_PAGE} and "
-        f"put it into {path.parent}; or build it: equiscale data build {CARDS[name].build_hint}"
-    )

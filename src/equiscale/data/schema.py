@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import math
 import struct
 import tempfile
 import zipfile
@@ -99,7 +100,8 @@ class StirArrays:
 
     def __post_init__(self) -> None:
         origin = self.path or "arrays in memory"
-        _check_shapes(self._headers(), origin)
+        headers = {key: _Header(array.shape, array.dtype) for key, array in self.members().items()}
+        _check_shapes(headers, origin)
         _check_values(self, origin)
 
     @classmethod
@@ -157,8 +159,9 @@ class StirArrays:
             digest.update(array.data)
         return digest.hexdigest()
 
-    def _headers(self) -> dict[str, _Header]:
-        arrays: dict[str, npt.NDArray[Any]] = {
+    def members(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of the file by their keys."""
+        return {
             "imgs": self.images,
             "lbls": self.labels,
             "scls": self.object_sizes,
@@ -166,7 +169,6 @@ class StirArrays:
             "metadata": np.array(list(self.metadata.items())),
             "lbldata": np.array(self.class_names),
         }
-        return {key: _Header(array.shape, array.dtype) for key, array in arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -178,10 +180,7 @@ class _Header:
 
     @property
     def num_bytes(self) -> int:
-        count = 1
-        for side in self.shape:
-            count *= side
-        return count * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_arrays(path: Path, max_bytes: int = MAX_BYTES) -> StirArrays:
@@ -200,7 +199,9 @@ def read_arrays(path: Path, max_bytes: int = MAX_BYTES) -> StirArrays:
         headers = _read_headers(archive, path)
         _check_declared_size(headers, archive, path, max_bytes)
         if headers["lbls"].shape[3:] == ():  # early files of one instance lack that axis
-            headers = _with_instance_axis(headers)
+            for key in ("imgs", "lbls", "scls", "psts"):
+                shape, dtype = headers[key].shape, headers[key].dtype
+                headers[key] = _Header((*shape[:3], 1, *shape[3:]), dtype)
         _check_shapes(headers, path)
         arrays = {key: _read_member(archive, key, file) for key in KEYS}
     shape = headers["lbls"].shape
@@ -247,14 +248,8 @@ def write_arrays(path: Path, arrays: StirArrays) -> None:
     Raises:
         StorageError: The file cannot be written; whatever was there before is untouched.
     """
-    members: dict[str, npt.NDArray[Any]] = {
-        "imgs": arrays.images,
-        "lbls": arrays.labels,
-        "scls": arrays.object_sizes,
-        "psts": arrays.positions,
-        "metadata": np.array([[key, arrays.metadata[key]] for key in METADATA_KEYS]),
-        "lbldata": np.array(arrays.class_names),
-    }
+    metadata = np.array([[key, arrays.metadata[key]] for key in METADATA_KEYS])
+    members = arrays.members() | {"metadata": metadata}
     with atomic_write(path) as file, zipfile.ZipFile(file, "w") as archive:
         for key, array in members.items():
             info = zipfile.ZipInfo(f"{key}.npy")
@@ -288,8 +283,8 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _read_headers(archive: zipfile.ZipFile, path: Path) -> dict[str, _Header]:
     names = [name.removesuffix(".npy") for name in archive.namelist()]
-    if sorted(names) != sorted(KEYS):
-        raise DatasetFormatError(path, f"the keys {sorted(names)}", f"the keys {sorted(KEYS)}")
+    keys = sorted(names), sorted(KEYS)
+    _require(keys[0] == keys[1], path, f"the keys {keys[0]}", f"the keys {keys[1]}")
     return {key: _read_header(archive, key, path) for key in KEYS}
 
 
@@ -297,12 +292,9 @@ def _read_header(archive: zipfile.ZipFile, key: str, path: Path) -> _Header:
     with archive.open(f"{key}.npy") as member:
         header = _parse_npy_header(member)
         declared = archive.getinfo(f"{key}.npy").file_size - member.tell()
-    if header.dtype.hasobject:
-        raise DatasetFormatError(path, f"pickled objects in '{key}'", "numbers or text")
-    if header.num_bytes != declared:
-        raise DatasetFormatError(
-            path, f"{declared} bytes of data in '{key}'", f"{header.num_bytes}, by its header"
-        )
+    _require(not header.dtype.hasobject, path, f"pickled objects in '{key}'", "numbers or text")
+    found, expected = f"{declared} bytes of data in '{key}'", f"{header.num_bytes}, by its header"
+    _require(header.num_bytes == declared, path, found, expected)
     return header
 
 
@@ -346,36 +338,34 @@ def _data_offset(archive: zipfile.ZipFile, key: str, file: IO[bytes]) -> int:
     return int(offset + 30 + name + extra)
 
 
-def _with_instance_axis(headers: Mapping[str, _Header]) -> dict[str, _Header]:
-    reshaped = dict(headers)
-    for key in ("imgs", "lbls", "scls", "psts"):
-        shape = headers[key].shape
-        reshaped[key] = _Header((*shape[:3], 1, *shape[3:]), headers[key].dtype)
-    return reshaped
+def _require(holds: bool, path: Path | str, found: str, expected: str) -> None:
+    if not holds:
+        raise DatasetFormatError(path, found, expected)
 
 
 def _check_declared_size(
     headers: Mapping[str, _Header], archive: zipfile.ZipFile, path: Path, max_bytes: int
 ) -> None:
-    unpacked = [key for key in KEYS if not _is_mapped(archive, key)]
-    declared = sum(headers[key].num_bytes for key in unpacked)
-    if declared > max_bytes:
-        raise DatasetFormatError(path, f"{declared} declared bytes", f"at most {max_bytes}")
+    declared = sum(headers[key].num_bytes for key in KEYS if not _is_mapped(archive, key))
+    _require(declared <= max_bytes, path, f"{declared} declared bytes", f"at most {max_bytes}")
     for key in ("metadata", "lbldata"):
-        if headers[key].num_bytes > _MAX_TEXT_BYTES:
-            raise DatasetFormatError(
-                path, f"{headers[key].num_bytes} bytes of text in '{key}'", "a few names"
-            )
+        length = headers[key].num_bytes
+        found = f"{length} bytes of text in '{key}'"
+        _require(length <= _MAX_TEXT_BYTES, path, found, "a few names")
 
 
 def _check_shapes(headers: Mapping[str, _Header], path: Path | str) -> None:
-    _check_dtypes(headers, path)
+    kinds = {"imgs": ("u", "uint8"), "metadata": ("U", "text"), "lbldata": ("U", "text")}
+    for key in KEYS:
+        dtype, (kind, expected) = headers[key].dtype, kinds.get(key, ("iu", "integers"))
+        good = dtype.kind in kind and (key != "imgs" or dtype == np.uint8)
+        _require(good, path, f"'{key}' of type {dtype}", expected)
     images = headers["imgs"].shape
     colour = (3,) if len(images) == 7 else ()
     square = len(images) in (6, 7) and images[4] == images[5]
-    if not square or 0 in images or images[0] != len(Split) or images[6:] != colour:
-        expected = "(3, sizes, classes, instances, canvas, canvas) or (…, 3), none of them empty"
-        raise DatasetFormatError(path, f"'imgs' of shape {images}", expected)
+    good = square and 0 not in images and images[0] == len(Split) and images[6:] == colour
+    expected = "(3, sizes, classes, instances, canvas, canvas) or (…, 3), none of them empty"
+    _require(good, path, f"'imgs' of shape {images}", expected)
     grid = images[:4]
     expected_shapes = {
         "lbls": grid,
@@ -385,48 +375,34 @@ def _check_shapes(headers: Mapping[str, _Header], path: Path | str) -> None:
         "lbldata": (images[2],),
     }
     for key, shape in expected_shapes.items():
-        if headers[key].shape != shape:
-            raise DatasetFormatError(path, f"'{key}' of shape {headers[key].shape}", str(shape))
-
-
-def _check_dtypes(headers: Mapping[str, _Header], path: Path | str) -> None:
-    if headers["imgs"].dtype != np.uint8:
-        raise DatasetFormatError(path, f"'imgs' of type {headers['imgs'].dtype}", "uint8")
-    for key in ("lbls", "scls", "psts"):
-        if headers[key].dtype.kind not in "iu":
-            raise DatasetFormatError(path, f"'{key}' of type {headers[key].dtype}", "integers")
-    for key in ("metadata", "lbldata"):
-        if headers[key].dtype.kind != "U":
-            raise DatasetFormatError(path, f"'{key}' of type {headers[key].dtype}", "text")
+        found = headers[key].shape
+        _require(found == shape, path, f"'{key}' of shape {found}", str(shape))
 
 
 def _check_values(arrays: StirArrays, path: Path | str) -> None:
-    if not np.array_equal(arrays.labels, np.zeros_like(arrays.labels) + _class_axis(arrays)):
-        found = f"labels {_range_text(arrays.labels)} out of order"
-        expected = f"the class index 0…{arrays.num_classes - 1} along the third axis"
-        raise DatasetFormatError(path, found, expected)
-    if not (arrays.object_sizes == np.array(arrays.sizes)[:, None, None]).all():
-        raise DatasetFormatError(
-            path, "object sizes that differ in one row", "one size along the second axis"
-        )
+    labels, positions, names = arrays.labels, arrays.positions, arrays.class_names
+    _require(
+        bool((labels == np.arange(arrays.num_classes)[:, None]).all()),
+        path,
+        f"labels {labels.min()}…{labels.max()} out of order",
+        f"the class index 0…{arrays.num_classes - 1} along the third axis",
+    )
+    _require(
+        bool((arrays.object_sizes == np.array(arrays.sizes)[:, None, None]).all()),
+        path,
+        "object sizes that differ in one row",
+        "one size along the second axis",
+    )
     try:
         Layout(arrays.canvas, arrays.sizes)
     except OptionError as error:
         expected = "object sizes ≥ 1, descending or ascending"
         raise DatasetFormatError(path, str(error), expected) from error
-    if arrays.positions.min() < 0 or arrays.positions.max() >= arrays.canvas:
-        found = f"positions {_range_text(arrays.positions)}"
-        raise DatasetFormatError(path, found, f"0…{arrays.canvas - 1}")
-    if set(arrays.metadata) != set(METADATA_KEYS):
-        found = f"metadata on {sorted(arrays.metadata)}"
-        raise DatasetFormatError(path, found, f"on {sorted(METADATA_KEYS)}")
-    if len(set(arrays.class_names)) != arrays.num_classes or "" in arrays.class_names:
-        raise DatasetFormatError(path, "class names that repeat or are empty", "one name each")
-
-
-def _class_axis(arrays: StirArrays) -> Integers:
-    return np.arange(arrays.num_classes)[:, None]
-
-
-def _range_text(values: Integers) -> str:
-    return f"{values.min()}…{values.max()}"
+    low, high = positions.min(), positions.max()
+    inside = 0 <= low <= high < arrays.canvas
+    _require(inside, path, f"positions {low}…{high}", f"0…{arrays.canvas - 1}")
+    keys = sorted(arrays.metadata)
+    known = sorted(METADATA_KEYS)
+    _require(keys == known, path, f"metadata on {keys}", f"on {known}")
+    distinct = len(set(names)) == arrays.num_classes and "" not in names
+    _require(distinct, path, "class names that repeat or are empty", "one name each")

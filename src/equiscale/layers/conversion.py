@@ -140,25 +140,18 @@ def _match(patterns: list[str], names: list[str]) -> list[str]:
 
 def _check(name: str, conv: nn.Conv2d) -> None:
     """Raise `ConversionError` with the name of a layer that cannot be converted."""
-    problem = _problem(conv)
-    if problem:
-        raise ConversionError(
-            f"layer {name or 'the model'!r}, {conv}, cannot be converted: {problem}; name the "
-            "layers to convert with layers=[…], or choose them with layers=lambda name, conv: …"
-        )
-
-
-def _problem(conv: nn.Conv2d) -> str | None:
-    """Return why a layer cannot be converted."""
-    if type(conv) is not nn.Conv2d:
-        return f"{type(conv).__name__} is not a plain nn.Conv2d"
-    if conv._forward_hooks or conv._forward_pre_hooks:
-        return "it carries hooks, which would be lost"
-    if conv.kernel_size[0] != conv.kernel_size[1]:
-        return "its kernel is not square"
-    if conv.dilation != (1, 1):
-        return f"it is dilated by {conv.dilation}"
-    return None
+    problems = {
+        f"{type(conv).__name__} is not a plain nn.Conv2d": type(conv) is not nn.Conv2d,
+        "it carries hooks, which would be lost": conv._forward_hooks or conv._forward_pre_hooks,
+        "its kernel is not square": conv.kernel_size[0] != conv.kernel_size[1],
+        f"it is dilated by {conv.dilation}": conv.dilation != (1, 1),
+    }
+    for problem, applies in problems.items():
+        if applies:
+            raise ConversionError(
+                f"layer {name or 'the model'!r}, {conv}, cannot be converted: {problem}; name the "
+                "layers to convert with layers=[…], or choose them with layers=lambda name, conv: …"
+            )
 
 
 def _replace(model: ModuleT, replacements: dict[nn.Conv2d, SConv2d]) -> ModuleT:

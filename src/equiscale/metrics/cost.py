@@ -64,7 +64,12 @@ def count_operations(
 
     kinds = (nn.Conv2d, nn.Conv3d, SConv2d)
     handles = [m.register_forward_hook(add) for m in model.modules() if isinstance(m, kinds)]
-    counter = FlopCounterMode(display=False, custom_mapping=_formulas())
+    formulas: dict[Any, Any] = {  # of custom operators, which the counter cannot trace
+        torch.ops.equiscale.spectral_forward: _spectral_operations,
+        torch.ops.equiscale.fourier_conv3d: _fourier_operations,
+        torch.ops.equiscale.fourier_peaks: _fourier_operations,
+    }
+    counter = FlopCounterMode(display=False, custom_mapping=formulas)
     try:
         with evaluating(model), torch.no_grad(), counter:
             model(blank)
@@ -136,15 +141,6 @@ def _scaled_layer_operations(layer: SConv2d, x: Tensor) -> int:
         margin = 2 * geometry.margin(kernel_size)
         total += 2 * kernel_size**2 * (height - margin) * (width - margin)
     return total * x.shape[0] * layer.out_channels * layer.in_channels // layer.groups
-
-
-def _formulas() -> dict[Any, Any]:
-    """Return the operations of custom operators, which the counter cannot trace."""
-    return {
-        torch.ops.equiscale.spectral_forward: _spectral_operations,
-        torch.ops.equiscale.fourier_conv3d: _fourier_operations,
-        torch.ops.equiscale.fourier_peaks: _fourier_operations,
-    }
 
 
 def _fourier_operations(

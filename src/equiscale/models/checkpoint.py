@@ -25,6 +25,7 @@ FORMAT = "equiscale-model-1"
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 _DERIVED_TOLERANCE = 1e-3
 _EXPECTED = "a file written by save_model"
+_UNBUILDABLE = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -137,13 +138,9 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         weights = load(content)
     except SafetensorError as error:
         if content.startswith(_PICKLE_STARTS):
-            raise InputFileError(
-                path,
-                "what looks like a pickle, as torch.save writes it",
-                _EXPECTED,
-                "pickles can run code and are not read: load it yourself, copy its weights and "
-                "use save_model",
-            ) from error
+            found = "what looks like a pickle, as torch.save writes it"
+            advice = "pickles can run code: load it yourself, copy its weights and use save_model"
+            raise InputFileError(path, found, _EXPECTED, advice) from error
         found = f"no complete safetensors file ({error})"
         raise InputFileError(path, found, _EXPECTED) from error
     return _from_metadata(_metadata(content), weights, path)
@@ -246,14 +243,7 @@ def _build(checkpoint: Checkpoint, path: str | Path) -> nn.Module:
             return build_model(spec.name, spec.in_channels, spec.num_classes, spec.options)
     except NotImplementedError:
         raise
-    except (
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-        MemoryError,
-    ) as error:
+    except _UNBUILDABLE as error:
         found = f"a model that cannot be built ({error})"
         raise InputFileError(path, found, "one that create_model builds here") from error
 
@@ -279,11 +269,8 @@ def _check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | 
     expected, found = model.state_dict(), weights
     missing, foreign = sorted(expected.keys() - found), sorted(found.keys() - expected.keys())
     if missing or foreign:
-        raise InputFileError(
-            path,
-            f"other weights: missing {missing or 'none'}, unexpected {foreign or 'none'}",
-            "exactly those of its model",
-        )
+        names = f"other weights: missing {missing or 'none'}, unexpected {foreign or 'none'}"
+        raise InputFileError(path, names, "exactly those of its model")
     for key, value in expected.items():
         if found[key].shape != value.shape:
             shapes = list(found[key].shape), list(value.shape)

@@ -104,7 +104,17 @@ def probe(
     base = networks[0].preprocess
     chosen = _choose_sizes(sizes, base.full_size)
     subjects = [
-        Subject(network, _rendering(network.preprocess, base, chosen, places, behind, seed))
+        Subject(
+            network,
+            Rendering(
+                network.preprocess.canvas,
+                _scale_sizes(chosen, network.preprocess.full_size, base.full_size),
+                places,
+                behind,
+                len(network.preprocess.mean),
+                seed,
+            ),
+        )
         for network in networks
     ]
     matched = [_match(subject, pictures) for subject in subjects]  # before hours of work
@@ -148,12 +158,9 @@ def _network(
 ) -> Network:
     if not isinstance(given, Network):
         return Network.of(name, given, preprocess, class_names)
-    changes: dict[str, Any] = {"name": name}
-    if preprocess is not None:
-        changes["preprocess"] = Preprocess.of(preprocess)
-    if class_names is not None:
-        changes["class_names"] = tuple(class_names)
-    return replace(given, **changes)
+    own = given.preprocess if preprocess is None else Preprocess.of(preprocess)
+    names = given.class_names if class_names is None else tuple(class_names)
+    return replace(given, name=name, preprocess=own, class_names=names)
 
 
 def _choose_sizes(given: Sequence[int] | None, full: int) -> tuple[int, ...]:
@@ -173,17 +180,9 @@ def _choose_sizes(given: Sequence[int] | None, full: int) -> tuple[int, ...]:
     return found
 
 
-def _rendering(
-    own: Preprocess,
-    base: Preprocess,
-    sizes: Sequence[int],
-    places: int,
-    background: str,
-    seed: int,
-) -> Rendering:
-    """Return the rendering for a network whose canvas may differ from that of the first one."""
-    scaled = tuple(max(1, round(size * own.full_size / base.full_size)) for size in sizes)
-    return Rendering(own.canvas, scaled, places, background, len(own.mean), seed)
+def _scale_sizes(sizes: Sequence[int], full: int, base: int) -> tuple[int, ...]:
+    """Return the sizes for a network whose canvas may differ from that of the first one."""
+    return tuple(max(1, round(size * full / base)) for size in sizes)
 
 
 def _match(

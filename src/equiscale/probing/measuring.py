@@ -7,8 +7,8 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,15 +56,16 @@ class Subject:
 class _Part:
     """What one network answered about one block of objects."""
 
-    predicted: list[list[list[int]]]
+    predicted: list[list[list[int]]]  # [objects, sizes, places]
     confidence: list[list[list[float]]]
-    milliseconds: list[float | None]
+    milliseconds: list[float]  # [sizes], NaN if all objects are damaged
 
     def is_like(self, other: _Part) -> bool:
         """Whether the same network may have given both."""
-        first, second = (_pad(part.confidence, np.nan) for part in (self, other))
-        same = first.shape == second.shape and self.predicted == other.predicted
-        return same and bool(np.allclose(first, second, atol=_TOLERANCE, equal_nan=True))
+        pair = np.array(self.confidence), np.array(other.confidence)
+        return self.predicted == other.predicted and bool(
+            np.allclose(*pair, atol=_TOLERANCE, equal_nan=True)
+        )
 
 
 def measure(
@@ -76,15 +77,9 @@ def measure(
 ) -> list[Answers]:
     """Run every network on every object, a block of objects at a time.
 
-    A block is decoded once. Networks with the same rendering share its images.
-
-    Args:
-        subjects: Networks and renderings.
-        pictures: The objects.
-        batch_size: At most so many images in a forward pass.
-        progress: Called as `progress(done, total)`, counting objects.
-        resume: File for the finished blocks, which another call with the same arguments reuses. It
-            is removed when this one ends, unless it is interrupted.
+    A block is decoded once. Networks with the same rendering share its images. Finished blocks are
+    kept in the file `resume`, which another call with the same arguments reuses. It is removed when
+    this one ends, unless it is interrupted.
     """
     places = max(subject.rendering.places for subject in subjects)
     step = max(1, batch_size // places)
@@ -94,13 +89,10 @@ def measure(
     with _Journal(resume, _request_key(subjects, pictures, step)) as journal:
         for index, block in enumerate(blocks):
             progress(index * step, len(pictures.objects))
-            known = journal.find(index) if index else None
-            found = known or _measure_block(subjects, renderers, block)
-            if known is None:
-                journal.add(index, found)
-            parts.append(found)
+            run = partial(_measure_block, subjects, renderers, block)
+            parts.append(journal.measure(index, run))
         progress(len(pictures.objects), len(pictures.objects))
-    if all(time is None for part in parts for time in part[0].milliseconds):
+    if np.isnan([part[0].milliseconds for part in parts]).all():
         raise SourceError(pictures.source, "damaged pictures only", "pictures")
     return [_join([part[n] for part in parts]) for n in range(len(subjects))]
 
@@ -121,16 +113,13 @@ def _ask(
     subject: Subject, block: Sequence[PhotoObject], rendered: Sequence[list[Pixels] | None]
 ) -> _Part:
     """Run a network on a block, one object size after the other."""
-    shown = [item for item in rendered if item is not None]
     sizes = subject.rendering.sizes
-    predicted = [[[NOT_SHOWN]] * len(sizes) for _ in rendered]
-    confidence = [[[np.nan]] * len(sizes) for _ in rendered]
-    milliseconds: list[float | None] = [None] * len(sizes)
     rows = [row for row, item in enumerate(rendered) if item is not None]
-    for column, size in enumerate(sizes):
-        if not shown:
-            break
-        batch = np.concatenate([item[column] for item in shown])
+    predicted = np.full((len(block), len(sizes), subject.rendering.places), NOT_SHOWN)
+    confidence = np.full(predicted.shape, np.nan)
+    milliseconds = np.full(len(sizes), np.nan)
+    for column, size in enumerate(sizes if rows else ()):
+        batch = np.concatenate([item[column] for item in rendered if item is not None])
         start = time.perf_counter()
         try:
             found = subject.network.predict(batch)
@@ -138,35 +127,23 @@ def _ask(
             first = block[rows[0]].photo.path
             raise NetworkError(f"{error} (object size {size}, from {first} on)") from error
         milliseconds[column] = 1000 * (time.perf_counter() - start) / len(batch)
-        best = found.max(dim=1)
-        count = subject.rendering.count_places(size)
-        for row, classes, values in zip(
-            rows,
-            best.indices.reshape(-1, count).tolist(),
-            best.values.reshape(-1, count).tolist(),
-            strict=True,
-        ):
-            predicted[row][column] = classes
-            confidence[row][column] = [round(value, 6) for value in values]
-    return _Part(predicted, confidence, milliseconds)
+        values, classes = found.reshape(len(rows), -1, found.shape[1]).max(dim=2)
+        predicted[rows, column, : classes.shape[1]] = classes
+        confidence[rows, column, : classes.shape[1]] = values.numpy().round(6)
+    return _Part(predicted.tolist(), confidence.tolist(), milliseconds.tolist())
 
 
 def _join(parts: Sequence[_Part]) -> Answers:
     """Put the blocks of a network together."""
-    times = np.array([p.milliseconds for p in parts if None not in p.milliseconds], float)
+    times = np.array([p.milliseconds for p in parts])
+    times = times[~np.isnan(times).any(axis=1)]
     if len(times) > 1:
         times = times[1:]  # the first call of a network sets things up
     return Answers(
-        predicted=_pad([row for part in parts for row in part.predicted], NOT_SHOWN).astype(int),
-        confidence=_pad([row for part in parts for row in part.confidence], np.nan),
+        predicted=np.concatenate([part.predicted for part in parts]),
+        confidence=np.concatenate([part.confidence for part in parts]),
         milliseconds=np.median(times, axis=0),
     )
-
-
-def _pad(rows: list[list[list[Any]]], nothing: float) -> Floats:
-    """`-> [objects, sizes, places]`, where some sizes have fewer places."""
-    places = max(len(cell) for row in rows for cell in row)
-    return np.array([[cell + [nothing] * (places - len(cell)) for cell in row] for row in rows])
 
 
 def _request_key(subjects: Sequence[Subject], pictures: Pictures, step: int) -> str:
@@ -195,12 +172,15 @@ class _Journal:
         self._path, self._key = path, key
         self._found: dict[int, list[_Part]] = dict(self._read()) if path else {}
 
-    def find(self, index: int) -> list[_Part] | None:
-        """Return what was measured of a block before."""
-        return self._found.get(index)
+    def measure(self, index: int, run: Callable[[], list[_Part]]) -> list[_Part]:
+        """Return what was measured of a block before, or measure and keep it."""
+        if index and index in self._found:
+            return self._found[index]
+        parts = run()
+        self._add(index, parts)
+        return parts
 
-    def add(self, index: int, parts: list[_Part]) -> None:
-        """Keep what was measured of a block."""
+    def _add(self, index: int, parts: list[_Part]) -> None:
         if self._path is None:
             return
         if index == 0:

@@ -95,15 +95,16 @@ class Preprocess:
 
 
 DEFAULT_PREPROCESS = Preprocess(origin="default: that of ImageNet")
+GREY_PREPROCESS = Preprocess(mean=(0.5,), std=(0.5,), origin="default: mean and std 0.5")
 
 
 def _from_timm(config: Mapping[str, Any]) -> Preprocess:
     channels, height, width = config.get("input_size", (3, 224, 224))
-    grey = channels == 1
+    default = GREY_PREPROCESS if channels == 1 else DEFAULT_PREPROCESS
     return Preprocess(
         canvas=_square(height, width),
-        mean=tuple(config.get("mean") or ((0.5,) if grey else IMAGENET_MEAN)),
-        std=tuple(config.get("std") or ((0.5,) if grey else IMAGENET_STD)),
+        mean=tuple(config.get("mean") or default.mean),
+        std=tuple(config.get("std") or default.std),
         crop=float(config.get("crop_pct") or 1.0),
         origin="timm's configuration",
     )
@@ -191,10 +192,8 @@ class Network:
             raise
         except Exception as error:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            raise NetworkError(
-                f"network {self.name!r} fails on images {shape}: {reason}; check channels and "
-                "canvas of its preprocessing"
-            ) from error
+            advice = "check channels and canvas of its preprocessing"
+            raise self._error(f"fails on images {shape}: {reason}; {advice}") from error
         return self._to_probabilities(getattr(answer, "logits", answer), shape)
 
     @contextlib.contextmanager
@@ -208,27 +207,20 @@ class Network:
     def _to_probabilities(self, answer: object, shape: list[int]) -> Tensor:
         if not isinstance(answer, Tensor) or answer.ndim != 2 or len(answer) != shape[0]:
             found = list(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
-            raise NetworkError(
-                f"network {self.name!r} maps images {shape} to {found}; expected logits "
-                f"[{shape[0]}, K]"
-            )
+            raise self._error(f"maps images {shape} to {found}; expected logits [{shape[0]}, K]")
         if answer.shape[1] < 2:
-            raise NetworkError(f"network {self.name!r} has one output; expected at least two")
+            raise self._error("has one output; expected at least two")
         values = answer.detach().cpu().double()
-        if bool(((values >= 0) & (values <= 1)).all()) and _is_one(values.sum(1)):
+        if bool((values >= 0).all()) and bool(((values.sum(1) - 1).abs() < 1e-3).all()):
             return values
         probabilities = values.softmax(dim=1)
         bad = int(probabilities.isnan().any(dim=1).sum())
         if bad:
-            raise NetworkError(
-                f"network {self.name!r} returns NaN or infinite logits for {bad} of "
-                f"{len(values)} images"
-            )
+            raise self._error(f"returns NaN or infinite logits for {bad} of {len(values)} images")
         return probabilities
 
-
-def _is_one(sums: Tensor) -> bool:
-    return bool(torch.allclose(sums, torch.ones_like(sums), atol=1e-3))
+    def _error(self, problem: str) -> NetworkError:
+        return NetworkError(f"network {self.name!r} {problem}")
 
 
 def _own_class_names(model: object) -> tuple[str, ...] | None:
@@ -314,9 +306,7 @@ def load_onnx(path: Path) -> Network:
 
 def _onnx_preprocess(shape: Sequence[object]) -> Preprocess:
     _, channels, height, width = shape
-    found = DEFAULT_PREPROCESS
-    if channels == 1:
-        found = Preprocess(mean=(0.5,), std=(0.5,), origin="default: mean and std 0.5")
+    found = GREY_PREPROCESS if channels == 1 else DEFAULT_PREPROCESS
     if isinstance(height, int) and isinstance(width, int):
         canvas = _square(height, width)
         found = replace(found, canvas=canvas, origin=f"{found.origin}, canvas of the file")

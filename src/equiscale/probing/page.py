@@ -114,10 +114,9 @@ def _answers(finding: Finding, index: int) -> list[dict[str, Any]]:
 
 def _data_address(image: Pixels) -> str:
     pillow: Any = import_extra("PIL.Image", "pillow")
-    picture = pillow.fromarray(image if image.shape[2] == 3 else image[:, :, 0])
     kind = "png" if len(image) <= _SMALL else "jpeg"
     buffer = io.BytesIO()
-    picture.save(buffer, kind, **({"quality": 85} if kind == "jpeg" else {}))
+    pillow.fromarray(image.squeeze()).save(buffer, kind, quality=85)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 

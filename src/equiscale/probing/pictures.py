@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from equiscale.build.annotations import detect_format, pictures_below, read_annotations
+from equiscale.build.annotations import (
+    detect_format,
+    find_backgrounds,
+    pictures_below,
+    read_annotations,
+)
 from equiscale.build.extras import import_extra
 from equiscale.build.options import SourceFormat
 from equiscale.build.photos import (
     BadPictureError,
     Box,
-    Photo,
     PhotoObject,
     decode,
     decode_cutout,
@@ -27,6 +31,7 @@ from equiscale.build.photos import (
 )
 from equiscale.build.sources import checked_directory
 from equiscale.core.errors import OptionError, SourceError
+from equiscale.core.registry import check_name
 from equiscale.core.seeding import numpy_generator
 
 if TYPE_CHECKING:
@@ -115,7 +120,8 @@ def read_pictures(
         raise OptionError(f"limit must be at least 1, got {limit}")
     if labelled is None:
         labelled = not _is_flat(root)
-    chosen_format = _named_format(source_format)
+    check_name("format", source_format, [known.value for known in SourceFormat])
+    chosen_format = SourceFormat(source_format)
     if chosen_format is SourceFormat.AUTO:
         chosen_format = detect_format(root)
     outlined = cutouts or masks is not None
@@ -140,14 +146,6 @@ def read_pictures(
         only = pictures.shown_classes[0]
         raise SourceError(root, f"one class, {only!r}", "at least two", "or probe without labels")
     return pictures
-
-
-def _named_format(name: SourceFormat | str) -> SourceFormat:
-    try:
-        return SourceFormat(name)
-    except ValueError:
-        known = ", ".join(item.value for item in SourceFormat)
-        raise OptionError(f"unknown format {name!r}; known: {known}") from None
 
 
 def _is_flat(root: Path) -> bool:
@@ -213,20 +211,13 @@ def check_background(background: str | Path | None, pictures: Pictures) -> str:
         if not Path(name).is_dir():
             known = ", ".join(BACKGROUNDS)
             raise OptionError(f"background {name!r}: expected {known}, or a directory of pictures")
-        _find_backgrounds(name)
+        find_backgrounds(Path(name))
     elif pictures.cutouts and name != PLAIN:
         raise OptionError(
             f"cut-outs have no surroundings for background {name!r}: choose 'plain' or a "
             "directory of pictures"
         )
     return name
-
-
-def _find_backgrounds(directory: str) -> list[Path]:
-    found = pictures_below(Path(directory))
-    if not found:
-        raise SourceError(directory, "no pictures", "at least one background")
-    return found
 
 
 class Renderer:
@@ -237,9 +228,8 @@ class Renderer:
 
     def __init__(self, pictures: Pictures, rendering: Rendering) -> None:
         self._pictures, self._rendering = pictures, rendering
-        directory = rendering.background
-        named = directory in BACKGROUNDS
-        self._backgrounds = [] if named else _find_backgrounds(directory)
+        named = rendering.background in BACKGROUNDS
+        self._backgrounds = () if named else find_backgrounds(Path(rendering.background))
         self._pillow: Any = import_extra("PIL.Image", "pillow")
 
     def render(self, item: PhotoObject) -> list[Pixels] | None:
@@ -263,53 +253,44 @@ class Renderer:
         return np.asarray(view.convert("L"))[:, :, None]
 
     def _show(self, image: Image, item: PhotoObject, size: int) -> Iterator[Image]:
-        rendering = self._rendering
+        rendering, box = self._rendering, item.box
         generator = numpy_generator(str(rendering.seed), f"{item.key} at {size}")
         centred = size == rendering.sizes[-1]
         count = rendering.count_places(size)
         if rendering.background == OWN:
+            patch = image
+        else:  # the content of the box
+            zoom = size / max(box.width, box.height)
+            sides = max(1, round(box.width * zoom)), max(1, round(box.height * zoom))
+            edges = (box.left, box.top, box.right, box.bottom)
+            patch, box = self._resize(image, sides, edges), Box(0, 0, *sides)
+        if rendering.background in (OWN, EDGE):
             for _ in range(count):
-                yield self._surrounded(image, item.box, size, centred, generator)
-        elif rendering.background == EDGE:
-            patch = self._patch(image, item.box, size)
-            whole = Box(0, 0, *patch.size)
-            for _ in range(count):
-                yield self._surrounded(patch, whole, size, centred, generator)
+                yield self._surrounded(patch, box, size, centred, generator)
         else:
-            patch = self._patch(image, item.box, size)
             for behind in itertools.islice(self._behind(image, item), count):
                 yield self._pasted(patch, behind, centred, generator)
 
     def _behind(self, image: Image, item: PhotoObject) -> Iterator[Image]:
         """Yield the background of each place: the same at every size."""
-        canvas, pillow = self._rendering.canvas, self._pillow
+        canvas, pillow, box = self._rendering.canvas, self._pillow, item.box
         if self._backgrounds:
             generator = numpy_generator(str(self._rendering.seed), f"{item.key} background")
             while True:
                 chosen = self._backgrounds[generator.integers(len(self._backgrounds))]
-                yield fitted_background(Photo(chosen), canvas).copy()
-        if self._rendering.background == PLAIN:
-            while True:
-                yield pillow.new("RGB", (canvas, canvas), _GREY)
-        box = item.box
-        few = image.resize(
-            (_BLUR_SIDE, _BLUR_SIDE),
-            pillow.Resampling.BOX,
-            box=(box.left, box.top, box.right, box.bottom),
-        )
+                yield fitted_background(chosen, canvas).copy()
+        few = pillow.new("RGB", (1, 1), _GREY)
+        if self._rendering.background == BLUR:
+            edges = (box.left, box.top, box.right, box.bottom)
+            few = image.resize((_BLUR_SIDE, _BLUR_SIDE), pillow.Resampling.BOX, box=edges)
         while True:
             yield few.resize((canvas, canvas), pillow.Resampling.BICUBIC)
 
-    def _patch(self, image: Image, box: Box, size: int) -> Image:
-        """Return the content of a box; its longer side becomes `size`."""
-        zoom = size / max(box.width, box.height)
-        sides = max(1, round(box.width * zoom)), max(1, round(box.height * zoom))
-        return image.resize(
-            sides,
-            self._pillow.Resampling.LANCZOS,
-            box=(box.left, box.top, box.right, box.bottom),
-            reducing_gap=_REDUCING_GAP,
-        )
+    def _resize(
+        self, image: Image, sides: tuple[int, int], edges: tuple[float, float, float, float]
+    ) -> Image:
+        lanczos = self._pillow.Resampling.LANCZOS
+        return image.resize(sides, lanczos, box=edges, reducing_gap=_REDUCING_GAP)
 
     def _pasted(
         self, patch: Image, behind: Image, centred: bool, generator: np.random.Generator
@@ -341,12 +322,7 @@ class Renderer:
                 offset = draw_offset(start, end, zoom, side, canvas, generator)
             spans.append(_visible_span(start - offset / zoom, zoom, side, canvas))
         (left, right, x0, x1), (top, bottom, y0, y1) = spans
-        part = image.resize(
-            (x1 - x0, y1 - y0),
-            self._pillow.Resampling.LANCZOS,
-            box=(left, top, right, bottom),
-            reducing_gap=_REDUCING_GAP,
-        )
+        part = self._resize(image, (x1 - x0, y1 - y0), (left, top, right, bottom))
         margins = ((y0, canvas - y1), (x0, canvas - x1), (0, 0))
         shown: Image = self._pillow.fromarray(np.pad(np.asarray(part), margins, mode="edge"))
         return shown

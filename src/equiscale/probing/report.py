@@ -140,17 +140,15 @@ class Finding:
         small = [i for i, size in enumerate(sizes) if size < lowest] or range(-(-len(sizes) // 3))
         counts, totals = Counter[tuple[str, str]](), Counter[str]()
         wrong = ~(self.agrees if self.hits is None else self.hits)
-        for item, answers in enumerate(self.answers.predicted):
-            truth = (
-                class_names[int(self.labels[item])]
-                if self.hits is not None
-                else self.name_output(int(answers[-1, 0]))
-            )
-            for column in small:
-                for place in self.shown[item, column].nonzero().flatten().tolist():
-                    totals[truth] += 1
-                    if wrong[item, column, place]:
-                        counts[truth, self.name_output(int(answers[column, place]))] += 1
+        predicted = self.answers.predicted
+        for item, column, place in self.shown.nonzero().tolist():
+            if column in small:
+                full = self.name_output(int(predicted[item, -1, 0]))
+                truth = full if self.hits is None else class_names[int(self.labels[item])]
+                totals[truth] += 1
+                if wrong[item, column, place]:
+                    answer = self.name_output(int(predicted[item, column, place]))
+                    counts[truth, answer] += 1
         return [
             {
                 "network": self.name,
@@ -257,19 +255,13 @@ class ProbeReport:
 
     def write_csv(self, path: str | Path) -> Path:
         """Write the table as CSV."""
-        text = self.table.write_csv()
-        with atomic_write(Path(path)) as file:
-            file.write(text.encode())
-        return Path(path)
+        return _write_text(path, self.table.write_csv())
 
     def write_page(self, path: str | Path) -> Path:
         """Write one self-contained HTML file, with pictures as the networks see them."""
         from equiscale.probing.page import render_probe_page
 
-        content = render_probe_page(self).encode()
-        with atomic_write(Path(path)) as file:
-            file.write(content)
-        return Path(path)
+        return _write_text(path, render_probe_page(self))
 
     def plot(self) -> Figure:
         """Draw accuracy (if there are labels), agreement and confidence over object size."""
@@ -278,14 +270,17 @@ class ProbeReport:
         return plot_report(self)
 
     def __str__(self) -> str:
-        lines = []
-        for finding in self.findings:
-            lines += [
-                f"{finding.name}: {_describe_range(finding.usable_range)}",
-                *_text_table(finding.rows),
-                "",
-            ]
-        return "\n".join(lines + [f"note: {note}" for note in self.notes]).rstrip()
+        parts = [
+            "\n".join([f"{f.name}: {_describe_range(f.usable_range)}", *_text_table(f.rows)])
+            for f in self.findings
+        ]
+        return "\n\n".join([*parts, "\n".join(f"note: {note}" for note in self.notes)]).rstrip()
+
+
+def _write_text(path: str | Path, text: str) -> Path:
+    with atomic_write(Path(path)) as file:
+        file.write(text.encode())
+    return Path(path)
 
 
 def _describe_range(found: tuple[int, int] | None) -> str:

@@ -53,8 +53,15 @@ def first_maximum(maps: Iterable[Tensor]) -> Tensor:
     return largest
 
 
-def _first_argmax(maps: Iterable[Tensor]) -> Tensor:
-    return torch.stack(list(maps), dim=-1).max(dim=-1).indices
+class _MaximumOverScales(nn.Module):
+    """A layer of which the strongest response over several scales counts."""
+
+    def _responses(self, x: Tensor) -> Iterable[Tensor]:
+        raise NotImplementedError
+
+    def scale_indices(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, O, H', W']`: index of the scale that holds the maximum."""
+        return torch.stack(list(self._responses(x)), dim=-1).max(dim=-1).indices
 
 
 # --- Xu et al. 2014 -------------------------------------------------------------------------------
@@ -83,7 +90,7 @@ def _nearest_matrix(size: int, new_size: int) -> Tensor:
     return (nearest[:, None] == torch.arange(size)).double()
 
 
-class XuConv2d(nn.Module):
+class XuConv2d(_MaximumOverScales):
     """`[N, C, H, W]` or `[N, C, S, H, W] -> [N, O, S, H, W]`: one column per kernel size.
 
     The columns share one reference kernel and do not mix: column s of the output depends on column
@@ -111,7 +118,12 @@ class XuConv2d(nn.Module):
         pool: bool = False,
     ) -> None:
         super().__init__()
-        _check_column_sizes(kernel_sizes)
+        check_numbers("kernel_sizes", kernel_sizes)
+        if any(not isinstance(size, int) or size < 1 or size % 2 == 0 for size in kernel_sizes):
+            raise OptionError(
+                f"kernel_sizes must be odd and positive, so that columns keep the input's size, "
+                f"got {list(kernel_sizes)}"
+            )
         self.kernel_sizes = tuple(kernel_sizes)
         self.pool = pool
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, kernel_size))
@@ -123,14 +135,10 @@ class XuConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W]` or `[N, C, S, H, W] -> [N, O, S, H, W]`, or `[N, O, H, W]` if pooled."""
-        maps = self._columns(x)
+        maps = self._responses(x)
         return first_maximum(maps) if self.pool else torch.stack(list(maps), dim=2)
 
-    def scale_indices(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W]` or `[N, C, S, H, W] -> [N, O, H, W]`: the column of the maximum."""
-        return _first_argmax(self._columns(x))
-
-    def _columns(self, x: Tensor) -> Iterable[Tensor]:
+    def _responses(self, x: Tensor) -> Iterable[Tensor]:
         columns = column_inputs(x, len(self.kernel_sizes))
         for column, size in zip(columns, self.kernel_sizes, strict=True):
             yield frugal_conv2d(column, xu_kernel(self.weight, size), padding=size // 2)
@@ -146,16 +154,6 @@ def column_inputs(x: Tensor, num_columns: int) -> Sequence[Tensor]:
             f"got {list(x.shape)}"
         )
     return x.unbind(2)
-
-
-def _check_column_sizes(kernel_sizes: Sequence[int]) -> None:
-    check_numbers("kernel_sizes", kernel_sizes)
-    sizes = list(kernel_sizes)
-    if any(not isinstance(size, int) or size < 1 or size % 2 == 0 for size in sizes):
-        raise OptionError(
-            f"kernel_sizes must be odd and positive, so that columns keep the input's size, "
-            f"got {sizes}"
-        )
 
 
 # --- Kanazawa et al. 2014 -------------------------------------------------------------------------
@@ -217,7 +215,7 @@ class CanvasResizing:
         return _linear_weights(positions, first, stop)
 
 
-class KanazawaConv2d(nn.Module):
+class KanazawaConv2d(_MaximumOverScales):
     """`[N, C, H, W] -> [N, O, H', W']`: one kernel on the input at several sizes, and the maximum.
 
     For every exponent e the input is resized by `factor^e` on its canvas (see
@@ -265,10 +263,6 @@ class KanazawaConv2d(nn.Module):
         """`[N, C, H, W] -> [N, O, H', W']`."""
         return first_maximum(self._responses(x))
 
-    def scale_indices(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, O, H', W']`: index of the exponent that holds the maximum."""
-        return _first_argmax(self._responses(x))
-
     def _responses(self, x: Tensor) -> Iterable[Tensor]:
         for exponent in self.exponents:
             if exponent == 0:
@@ -279,8 +273,7 @@ class KanazawaConv2d(nn.Module):
     def _response(self, x: Tensor, factor: float) -> Tensor:
         height, width = x.shape[2:]
         down, up = self._axis_matrices(height, factor, x)
-        square = height == width
-        left, right = (down, up) if square else self._axis_matrices(width, factor, x)
+        left, right = self._axis_matrices(width, factor, x) if width != height else (down, up)
         response = frugal_conv2d(down @ (x @ left.T), self.weight, self.bias)
         return up @ (response @ right.T)
 

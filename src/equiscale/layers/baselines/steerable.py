@@ -111,6 +111,8 @@ class _SteerableConv(nn.Module):
 
     def __init__(self, weight_shape: Sequence[int], basis: Tensor, bias: bool) -> None:
         super().__init__()
+        if basis.ndim != 4 or basis.shape[2] != basis.shape[3] or basis.shape[2] % 2 == 0:
+            raise ShapeError(f"a basis must be [F, S, K, K] with K odd, got {list(basis.shape)}")
         self.num_scales, self.support = basis.shape[1], basis.shape[-1]
         self._lattices = [_lattice(maps) for maps in basis.unbind(1)]
         for index, (reach, step) in enumerate(self._lattices):
@@ -169,7 +171,7 @@ class SteerableLift2d(_SteerableConv):
     def __init__(
         self, in_channels: int, out_channels: int, basis: Tensor, bias: bool = True
     ) -> None:
-        super().__init__((out_channels, in_channels), _checked(basis), bias)
+        super().__init__((out_channels, in_channels), basis, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, O, S, H', W']`."""
@@ -187,7 +189,7 @@ class SteerableConv2d(_SteerableConv):
     def __init__(
         self, in_channels: int, out_channels: int, basis: Tensor, bias: bool = True
     ) -> None:
-        super().__init__((out_channels, in_channels, 1), _checked(basis), bias)
+        super().__init__((out_channels, in_channels, 1), basis, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, S, H, W] -> [N, O, S, H', W']`."""
@@ -195,12 +197,6 @@ class SteerableConv2d(_SteerableConv):
         if x.ndim != 5 or x.shape[1:3] != expected:
             raise ShapeError(f"expected [N, {expected[0]}, {expected[1]}, H, W], got {x.shape}")
         return self._convolve(x.unbind(2))
-
-
-def _checked(basis: Tensor) -> Tensor:
-    if basis.ndim != 4 or basis.shape[2] != basis.shape[3] or basis.shape[2] % 2 == 0:
-        raise ShapeError(f"a basis must be [F, S, K, K] with K odd, got {list(basis.shape)}")
-    return basis
 
 
 def _lattice(maps: Tensor) -> tuple[int, int]:

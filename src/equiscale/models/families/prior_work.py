@@ -168,25 +168,21 @@ class EnsembleNet(MultiViewNet):
         pyramid = gaussian_pyramid(x, PYRAMID_LEVELS)
         kept = draw_views(len(x), PYRAMID_LEVELS, self.dropout).to(x.device)
         logits = [
-            self.head(self.global_pool(self._second(self._first(image[seen]))))
+            self.head(self.global_pool(self._maps(image[seen])[1]))
             for image, seen in zip(pyramid, kept.T, strict=True)
         ]
         return pool_views(spread_views(logits, kept), "mean", kept)
 
-    def _first(self, x: Tensor) -> Tensor:
-        return F.relu(self.conv1(x))
-
-    def _second(self, x: Tensor) -> Tensor:
-        return F.relu(self.conv2(x))
+    def _maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        first = F.relu(self.conv1(x))
+        return first, F.relu(self.conv2(first))
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] -> level0.stage1, level0.stage2, level1.stage1, …`, the finest first."""
         self.check_images(x)
         stages = {}
         for level, image in enumerate(gaussian_pyramid(x, PYRAMID_LEVELS)):
-            first = self._first(image)
-            stages[f"level{level}.stage1"] = first
-            stages[f"level{level}.stage2"] = self._second(first)
+            stages[f"level{level}.stage1"], stages[f"level{level}.stage2"] = self._maps(image)
         return stages
 
     def view_logits(self, features: Sequence[Tensor]) -> Tensor:
@@ -302,10 +298,7 @@ class KanazawaNet(TwoStageNet):
         """`[N, C, H, W] ->` index of the strongest exponent per stage, `[N, O, H', W']`."""
         self.check_images(x)
         first = F.relu(self.conv1(x))
-        return {
-            "stage1": self.conv1.scale_indices(x),
-            "stage2": self.conv2.scale_indices(first),
-        }
+        return {"stage1": self.conv1.scale_indices(x), "stage2": self.conv2.scale_indices(first)}
 
 
 def _smallest_canvas(exponents: Sequence[float]) -> int:
