@@ -21,35 +21,27 @@ network = equiscale.load_model("standard/emoji/mid2rest")  # or any classifier
 
 # %%
 class Robust(lightning.LightningModule):
-    """Any classifier, run on several rescaled views, with the accuracy by object size."""
-
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.model = equiscale.scale_channels(network)
         self.metric = equiscale.metrics.AccuracyByBucket(edges=(33, 49))
 
-    def training_step(self, batch: list[Tensor], index: int) -> Tensor:
-        """Return the loss of a batch."""
+    def training_step(self, batch: list[Tensor]) -> Tensor:
         return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
 
-    def validation_step(self, batch: list[Tensor], index: int) -> None:
-        """Add a batch to the metric."""
-        self.metric.update(self.model(batch[0]), batch[1], batch[2])
+    def validation_step(self, batch: list[Tensor]) -> None:
+        self.metric.update(self.model(batch[0]), *batch[1:3])
 
     def on_validation_epoch_end(self) -> None:
-        """Show the accuracy in each bucket."""
         self.log_dict(self.metric.compute(), prog_bar=True)
         self.metric.reset()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the optimiser."""
         return torch.optim.Adam(self.parameters(), lr=1e-4)
 
 
 # %%
 best = ModelCheckpoint(".", monitor="accuracy_33_to_49", mode="max")
-trainer = lightning.Trainer(
-    max_epochs=2, callbacks=[best], logger=False, num_sanity_val_steps=0, log_every_n_steps=1
-)
+trainer = lightning.Trainer(max_epochs=2, callbacks=[best], logger=False)
 trainer.fit(Robust(network), train_set, valid_set)
 print({name: round(float(value), 3) for name, value in trainer.callback_metrics.items()})

@@ -16,16 +16,16 @@ dataset = equiscale.load_dataset("emoji")
 train_set = DataLoader(dataset.select("train", range(33, 49, 3)), batch_size=32, shuffle=True)
 valid_set = DataLoader(dataset.select("valid", range(20, 65, 8)), batch_size=128)
 network = equiscale.load_model("standard/emoji/mid2rest")  # or any classifier
+model = equiscale.scale_channels(network)
+metric = equiscale.metrics.AccuracyByBucket(edges=(33, 49))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 
 # %% [markdown]
 # The loop. The metric takes predictions or logits, labels and object sizes, from any dataset.
 
 # %%
-model = equiscale.scale_channels(network)  # log-probabilities
-metric = equiscale.metrics.AccuracyByBucket(edges=(33, 49))
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 for epoch in range(2):
-    for images, labels, _, _ in tqdm(train_set, desc=f"epoch {epoch}"):
+    for images, labels, *_ in tqdm(train_set, desc=f"epoch {epoch}"):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model.train()(images), labels).backward()
         optimizer.step()
@@ -34,4 +34,4 @@ for epoch in range(2):
             metric.update(model.eval()(images), labels, object_sizes)
     print({name: round(float(value), 3) for name, value in metric.compute().items()})
     metric.reset()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")
+    torch.save(model.state_dict(), "last.pt")

@@ -48,6 +48,7 @@ def test_equivariant_layers_pass() -> None:
         (Layer(resize_by_corners), 1e-4, "resampling: the maps are zoomed"),
         (Layer(resize_blocks), 0.01, "resampling: fine detail"),
         (nn.Conv2d(1, 8, 7), 0.01, "not padding, stride or resampling"),
+        (nn.Conv2d(1, 8, 3), 0.0041, "not padding, stride or resampling"),  # just above
     ],
 )
 def test_a_failure_names_the_fault(layer: nn.Module, tolerance: float, fault: str) -> None:
@@ -64,8 +65,12 @@ def test_maps_that_cannot_be_compared_are_refused() -> None:
         assert_scale_equivariant(nn.AdaptiveMaxPool2d(4))
     with pytest.raises(AssertionError, match=r"got \[1, 4096\]"):
         assert_scale_equivariant(nn.Flatten())
-    with pytest.raises(ValueError, match="does not change"):
-        assert_scale_equivariant(nn.ReLU(), factors=[1])
+    for factor in (0.0, float("nan")):
+        with pytest.raises(AssertionError, match="zeros only, NaN or infinity"):
+            assert_scale_equivariant(Layer(lambda x, factor=factor: x * factor))  # type: ignore[misc]
+    for factors, message in (([1], "does not change"), ([], "at least one"), ([-2], "above 0")):
+        with pytest.raises(ValueError, match=message):
+            assert_scale_equivariant(nn.ReLU(), factors=factors)
 
 
 def test_registered_models_keep_the_contract() -> None:

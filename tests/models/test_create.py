@@ -84,6 +84,17 @@ def test_models_without_stages_are_named(tmp_path: Path) -> None:
         load_model(path, num_classes=5, allow_import=True)
 
 
+def test_reset_classifier_keeps_the_precision() -> None:
+    model = trained("standard").double()
+    model.reset_classifier(3)
+    assert model(IMAGES.double()).shape == (2, 3)
+    for refused in (lambda: model.reset_classifier(0), lambda: trained("xu", num_classes=0)):
+        with pytest.raises(OptionError, match=r"got 0; for features .* pre_logits=True"):
+            refused()
+    with pytest.raises(OptionError, match="num_classes must be an integer"):
+        model.reset_classifier(-1)
+
+
 def test_list_models_takes_patterns() -> None:
     assert list_models("*_pool") == ["pixel_pool", "slice_pool", "energy_pool"]
     assert (list_models("xu"), list_models("no*")) == (["xu"], [])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_positive
 from equiscale.layers import GlobalMaxPool
-from equiscale.models.registry import ModelSpec
+from equiscale.models.registry import ModelSpec, check_num_classes
 from equiscale.models.shipped import WeightsCard
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Classifier(nn.Module, ABC):
 
     def reset_classifier(self, num_classes: int) -> None:
         """Replace the classifier by a new linear layer, with weights drawn as for a new model."""
-        check_positive(num_classes=num_classes)
+        check_num_classes(num_classes)
         old = next(self.head.parameters())
         self.head = nn.Linear(self.num_features, num_classes).to(old.device, old.dtype)
         self.num_classes, self.class_names = num_classes, None

@@ -255,11 +255,22 @@ def _variant_card(name: str) -> ModelCard:
     )
 
 
+def check_num_classes(num_classes: int) -> None:
+    """Raise `OptionError` unless it is a positive integer; timm's 0 has another way here."""
+    if num_classes == 0:
+        raise OptionError(
+            "num_classes must be at least 1, got 0; for features without a classifier, use "
+            "model.forward_head(model.forward_features(x), pre_logits=True)"
+        )
+    check_positive(num_classes=num_classes)
+
+
 def build_model(
     name: str, in_channels: int, num_classes: int, options: Mapping[str, Any]
 ) -> nn.Module:
     """Build a model with fresh weights; see `create_model`."""
-    check_positive(in_channels=in_channels, num_classes=num_classes)
+    check_positive(in_channels=in_channels)
+    check_num_classes(num_classes)
     card = model_card(name)
     card.check_options(options)
     model = card.build(in_channels, num_classes, **options)
