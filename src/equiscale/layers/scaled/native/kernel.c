@@ -586,6 +586,23 @@ INLINE void synthesise(int across, Wave w, size x, size parity, size samples, co
     }
 }
 
+/* Apart from `visit_row`, which is compiled once per visitor. */
+static __attribute__((noinline)) void synthesise_some(int across, Wave w, size x, size parity,
+                                                      size samples, const lanes *panel,
+                                                      lanes pixels[ACROSS][4])
+{
+    switch (across) {
+    case 1: synthesise(1, w, x, parity, samples, panel, pixels); break;
+    case 2: synthesise(2, w, x, parity, samples, panel, pixels); break;
+    case 3: synthesise(3, w, x, parity, samples, panel, pixels); break;
+#if ACROSS > 3
+    case 4: synthesise(4, w, x, parity, samples, panel, pixels); break;
+    case 5: synthesise(5, w, x, parity, samples, panel, pixels); break;
+    case 6: synthesise(6, w, x, parity, samples, panel, pixels); break;
+#endif
+    }
+}
+
 INLINE size place_of(const Item *item, size y, size n)
 {
     return (y * item->count + n) * half(item->p->column_extents[0]) * 4;
@@ -605,16 +622,7 @@ INLINE void visit_row(const Item *item, size scale, size y, size n, Visitor *vis
         for (size x = 0; x < w.width; x += ACROSS) {
             lanes pixels[ACROSS][4];
             const int count = (int)least(ACROSS, w.width - x);
-            switch (count) {
-            case 1: synthesise(1, w, x, parity, item->count, panel, pixels); break;
-            case 2: synthesise(2, w, x, parity, item->count, panel, pixels); break;
-            case 3: synthesise(3, w, x, parity, item->count, panel, pixels); break;
-#if ACROSS > 3
-            case 4: synthesise(4, w, x, parity, item->count, panel, pixels); break;
-            case 5: synthesise(5, w, x, parity, item->count, panel, pixels); break;
-            case 6: synthesise(6, w, x, parity, item->count, panel, pixels); break;
-#endif
-            }
+            synthesise_some(count, w, x, parity, item->count, panel, pixels);
             for (int i = 0; i < count; i++) {
                 const size column = 2 * (x + i) + parity;
                 if (last_row)
