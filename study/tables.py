@@ -62,12 +62,7 @@ def variants(evidence: Evidence) -> str:
     """Every variant: its base, its options, what differs."""
     del evidence
     rows = [
-        [
-            f"`{card.name}`",
-            card.group,
-            f"`{card.base}`, {_show_options(card.presets)}",
-            card.title,
-        ]
+        [f"`{card.name}`", card.group, f"`{card.base}`, {_show_options(card.presets)}", card.title]
         for card in _package_cards(variants=True)
     ]
     return markdown_table(["variant", "group", "model and options", "what differs"], rows)
@@ -286,9 +281,7 @@ def stopping(evidence: Evidence) -> str:
     All its runs on emoji count, but those that pad or pool in another way.
     """
     runs = evidence.study.runs.filter(
-        ~pl.col("options").str.contains('"padding"|"pool"'),
-        model="scale_channels",
-        dataset="emoji",
+        ~pl.col("options").str.contains('"padding"|"pool"'), model="scale_channels", dataset="emoji"
     )
     rows = []
     for scenario in TRANSFER:

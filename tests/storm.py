@@ -55,11 +55,7 @@ from equiscale.sweeps.launch import InProcessLauncher, Launcher
 from equiscale.sweeps.measurements import MEASUREMENTS
 from equiscale.sweeps.request import describe_dataset, run_sweep
 from equiscale.sweeps.sweep_file import read_sweep_file
-from equiscale.training.checkpoint import (
-    CHECKPOINT_FILE,
-    Checkpointer,
-    save_checkpoint,
-)
+from equiscale.training.checkpoint import CHECKPOINT_FILE, Checkpointer, save_checkpoint
 from equiscale.training.loop import Trainer
 
 COLUMNS = ("tries", "lost", "doubled", "damaged", "tracebacks")

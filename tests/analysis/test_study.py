@@ -257,9 +257,7 @@ def test_the_selection_shown_is_that_of_the_reported_rate_and_content(tmp_path: 
     usual = list(synthetic.records())
     better = [
         replace(
-            record,
-            key=replace(record.key, learning_rate=1e-2),
-            history=History((1.0,), (0.99,)),
+            record, key=replace(record.key, learning_rate=1e-2), history=History((1.0,), (0.99,))
         )
         for record in usual
     ]

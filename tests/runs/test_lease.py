@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from equiscale.runs.lease import (
-    LeaseLostError,
-    is_alive,
-    read_owner,
-    read_progress,
-    try_lease,
-)
+from equiscale.runs.lease import LeaseLostError, is_alive, read_owner, read_progress, try_lease
 
 HOLD = """
 import sys, time

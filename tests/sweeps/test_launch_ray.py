@@ -22,8 +22,7 @@ pytestmark = [
     pytest.mark.needs("ray"),
     pytest.mark.cluster,
     pytest.mark.skipif(
-        " " in sys.prefix,
-        reason="nodes of `ray start` run nothing from a path with spaces",
+        " " in sys.prefix, reason="nodes of `ray start` run nothing from a path with spaces"
     ),
 ]
 
@@ -35,10 +34,7 @@ class Session:
 
     def __init__(self, command: list[str]) -> None:
         self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
 
     def members(self) -> list[int]:

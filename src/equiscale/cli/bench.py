@@ -12,14 +12,13 @@ from equiscale.cli import options
 from equiscale.cli.options import LauncherOptions, RunOptions, TrainingOptions, with_option_groups
 from equiscale.cli.sweep import exit_if_failed, parse_rates, parse_seeds, run_request
 from equiscale.core.files import check_writable
+from equiscale.sweeps.sweep_file import SweepRequest
 
 
 @with_option_groups
 def bench(
     model: Annotated[str, typer.Argument(help="my_module:MyNet, or the name of a model.")],
-    data: Annotated[
-        str, typer.Option(help="Name or file of a dataset.", rich_help_panel=options.GRID)
-    ] = "emoji",
+    data: Annotated[str, options.grid_option("Name or file of a dataset.")] = "emoji",
     scenarios: options.Scenarios = "all",
     seeds: options.Seeds = "3",
     lr: options.LearningRates = "",
@@ -40,7 +39,6 @@ def bench(
     """
     options.allow_local_models()
     from equiscale.benchmarking import read_benchmark
-    from equiscale.sweeps.sweep_file import SweepRequest
 
     request = SweepRequest(
         models=(model,),

@@ -33,8 +33,7 @@ def measure(
         Path | None, typer.Option(help="Also write all measurements, arrays too, as .npz.")
     ] = None,
     allow_import: Annotated[
-        bool,
-        typer.Option(help="Build a model named package.module:factory, which runs its code."),
+        bool, typer.Option(help="Build a model named package.module:factory, which runs its code.")
     ] = False,
     device: options.Device = None,
     threads: options.Threads = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,9 +21,11 @@ from equiscale.core.files import check_writable
 if TYPE_CHECKING:
     from equiscale.probing import Network
 
-PICTURES = "Which pictures"
-SHOWN = "How they are shown"
-PREPROCESSING = "What the networks expect (default: what they say, or else ImageNet's)"
+_pictures = partial(options.option, panel="Which pictures")
+_shown = partial(options.option, panel="How they are shown")
+_expected = partial(
+    options.option, panel="What the networks expect (default: what they say, or else ImageNet's)"
+)
 
 
 def probe(
@@ -31,96 +34,51 @@ def probe(
         typer.Argument(help="my_module:load_model, timm:NAME or onnx:FILE; one or several."),
     ],
     images: Annotated[
-        Path,
-        typer.Option(
-            help="Directory: a folder per class, COCO or YOLO boxes, or pictures only.",
-            rich_help_panel=PICTURES,
-        ),
+        Path, _pictures("Directory: a folder per class, COCO or YOLO boxes, or pictures only.")
     ],
     out: Annotated[
         Path, typer.Option(help="The page to write, with a .json and a .csv beside it.")
     ] = Path("probe.html"),
     source_format: Annotated[
-        SourceFormat,
-        typer.Option("--format", help="How they are annotated.", rich_help_panel=PICTURES),
+        SourceFormat, _pictures("How they are annotated.", "--format")
     ] = SourceFormat.AUTO,
-    unlabelled: Annotated[
-        bool,
-        typer.Option("--unlabelled", help="Folders do not name classes.", rich_help_panel=PICTURES),
-    ] = False,
+    unlabelled: Annotated[bool, _pictures("Folders do not name classes.", "--unlabelled")] = False,
     cutouts: Annotated[
-        bool,
-        typer.Option(
-            "--cutouts",
-            help="Cut objects out along their transparency.",
-            rich_help_panel=PICTURES,
-        ),
+        bool, _pictures("Cut objects out along their transparency.", "--cutouts")
     ] = False,
     masks: Annotated[
-        Path | None,
-        typer.Option(
-            help="Masks, each with the name of its picture; cut-outs.", rich_help_panel=PICTURES
-        ),
+        Path | None, _pictures("Masks, each with the name of its picture; cut-outs.")
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="At most so many objects, from all classes.", rich_help_panel=PICTURES
-        ),
+        int | None, _pictures("At most so many objects, from all classes.", min=1)
     ] = None,
-    skip_bad: Annotated[
-        bool,
-        typer.Option("--skip-bad", help="Leave out damaged pictures.", rich_help_panel=PICTURES),
-    ] = False,
+    skip_bad: Annotated[bool, _pictures("Leave out damaged pictures.", "--skip-bad")] = False,
     sizes: Annotated[
-        str,
-        typer.Option(
-            help="Object sizes in pixels: 28,56,112. (default: steps of √2, down to an eighth)",
-            rich_help_panel=SHOWN,
-        ),
+        str, _shown("Object sizes in pixels: 28,56,112. (default: steps of √2, down to an eighth)")
     ] = "",
-    places: Annotated[
-        int, typer.Option(min=1, help="Places at each size.", rich_help_panel=SHOWN)
-    ] = 3,
+    places: Annotated[int, _shown("Places at each size.", min=1)] = 3,
     background: Annotated[
         str | None,
-        typer.Option(
-            help="own, edge, blur, plain, or a directory of pictures. (default: own surroundings "
-            "for boxes, blur for whole pictures, plain for cut-outs)",
-            rich_help_panel=SHOWN,
+        _shown(
+            "own, edge, blur, plain, or a directory of pictures. (default: own surroundings "
+            "for boxes, blur for whole pictures, plain for cut-outs)"
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides places.", rich_help_panel=SHOWN)] = 0,
-    canvas: Annotated[
-        int | None,
-        typer.Option(min=1, help="Side of the input in pixels.", rich_help_panel=PREPROCESSING),
-    ] = None,
+    seed: Annotated[int, _shown("Decides places.")] = 0,
+    canvas: Annotated[int | None, _expected("Side of the input in pixels.", min=1)] = None,
     mean: Annotated[
-        str,
-        typer.Option(
-            help="Of pixels in [0, 1]: 0.5,0.5,0.5; one number for grey images.",
-            rich_help_panel=PREPROCESSING,
-        ),
+        str, _expected("Of pixels in [0, 1]: 0.5,0.5,0.5; one number for grey images.")
     ] = "",
-    std: Annotated[
-        str,
-        typer.Option(help="Of pixels in [0, 1]: 0.5,0.5,0.5.", rich_help_panel=PREPROCESSING),
-    ] = "",
-    crop: Annotated[
-        float | None,
-        typer.Option(help="Share of the picture that is seen.", rich_help_panel=PREPROCESSING),
-    ] = None,
+    std: Annotated[str, _expected("Of pixels in [0, 1]: 0.5,0.5,0.5.")] = "",
+    crop: Annotated[float | None, _expected("Share of the picture that is seen.")] = None,
     class_names: Annotated[
         Path | None,
-        typer.Option(
-            help="Names of the outputs, one per line. (default: what the network says; "
-            "ImageNet's, if it has 1000 and timm is installed; the folders in order)",
-            rich_help_panel=PREPROCESSING,
+        _expected(
+            "Names of the outputs, one per line. (default: what the network says; "
+            "ImageNet's, if it has 1000 and timm is installed; the folders in order)"
         ),
     ] = None,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Images per forward pass.", rich_help_panel=options.MACHINE)
-    ] = 32,
+    batch_size: Annotated[int, options.machine_option("Images per forward pass.", min=1)] = 32,
     device: options.Device = None,
     threads: options.Threads = None,
 ) -> None:
@@ -172,7 +130,7 @@ def probe(
     report.write_json(out.with_suffix(".json"))
     report.write_csv(out.with_suffix(".csv"))
     report.write_page(out)
-    Console().print(str(report), markup=False, highlight=False, soft_wrap=True)
+    options.say(Console(), str(report))
     typer.echo(out)
 
 

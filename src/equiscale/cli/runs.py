@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,9 +14,8 @@ from rich.text import Text
 
 from equiscale.cli import options
 from equiscale.runs.errors import CorruptRecordError, RunsError
-
-if TYPE_CHECKING:
-    from equiscale.runs.store import RunStore
+from equiscale.runs.store import RunState, RunStore
+from equiscale.runs.table import check_table_path, measurements_path, write_tables
 
 
 def status(directory: options.RunsDirectory = options.DEFAULT_RUNS) -> None:
@@ -33,8 +32,6 @@ def collect(
     directory: options.RunsDirectory = options.DEFAULT_RUNS,
 ) -> None:
     """Write all finished runs as two tables: runs, and measurements beside it."""
-    from equiscale.runs.table import check_table_path, measurements_path, write_tables
-
     check_table_path(out)
     problems: list[str] = []
     records = list(_existing_store(directory).load_all(problems=problems))
@@ -47,16 +44,12 @@ def collect(
 
 
 def _existing_store(directory: Path) -> RunStore:
-    from equiscale.runs.store import RunStore
-
     if not directory.is_dir():
         raise RunsError.missing(directory)
     return RunStore(directory)
 
 
 def _count_runs(store: RunStore) -> Table:
-    from equiscale.runs.store import RunState
-
     counts: Counter[tuple[str, str, str]] = Counter()
     for state in RunState:
         for run_id in store.run_ids(state):
@@ -75,8 +68,6 @@ def _count_runs(store: RunStore) -> Table:
 
 def _notes(store: RunStore) -> Iterator[str]:
     """Yield a line for each run that is running, failed or quarantined."""
-    from equiscale.runs.store import RunState
-
     for run_id in store.run_ids(RunState.RUNNING):
         progress = store.progress(run_id)
         epoch = f"epoch {progress.get('epoch', '?')}/{progress.get('max_epochs', '?')}"

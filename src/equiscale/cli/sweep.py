@@ -16,14 +16,16 @@ from equiscale.cli.options import LauncherOptions, RunOptions, TrainingOptions, 
 from equiscale.cli.progress import describe_estimate, following, print_problems, summarize
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import check_name
+from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps.estimate import MeasuredRuns
+from equiscale.sweeps.grid import Sweep
+from equiscale.sweeps.sweep_file import SweepRequest, first_seeds, read_sweep_file
 
 if TYPE_CHECKING:
-    from equiscale.runs.store import RunStore
     from equiscale.sweeps.grid import Sweep
     from equiscale.sweeps.job import JobSettings
     from equiscale.sweeps.launch import Launcher
     from equiscale.sweeps.request import SweepStatus
-    from equiscale.sweeps.sweep_file import SweepRequest
 
 
 @with_option_groups
@@ -33,14 +35,9 @@ def sweep(
         Path | None, typer.Argument(help="TOML file that describes the sweep instead of options.")
     ] = None,
     models: Annotated[
-        str,
-        typer.Option(
-            help="Names with commas; all, paper, beyond or control.", rich_help_panel=options.GRID
-        ),
+        str, options.grid_option("Names with commas; all, paper, beyond or control.")
     ] = "paper",
-    data: Annotated[
-        str, typer.Option(help="Names or files with commas, or all.", rich_help_panel=options.GRID)
-    ] = "emoji",
+    data: Annotated[str, options.grid_option("Names or files with commas, or all.")] = "emoji",
     scenarios: options.Scenarios = "all",
     seeds: options.Seeds = "5",
     lr: options.LearningRates = "",
@@ -57,8 +54,6 @@ def sweep(
     It can be stopped and started at any time, also several times at once: no run is done twice.
     """
     options.allow_local_models()
-    from equiscale.sweeps.sweep_file import SweepRequest, read_sweep_file
-
     if file is not None:
         _check_no_grid_options(context)
         request = read_sweep_file(file)
@@ -94,8 +89,6 @@ def parse_rates(text: str) -> tuple[float, ...] | Literal["published"]:
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the seeds 1…n for one number n, or those of a list."""
-    from equiscale.sweeps.sweep_file import first_seeds
-
     seeds = options.parse_numbers("--seeds", text, int)
     return seeds if "," in text else first_seeds(seeds[0] if seeds else 0)
 
@@ -109,7 +102,6 @@ def run_request(
     retry_failed: bool,
 ) -> tuple[Sweep, SweepStatus, RunStore]:
     """Run a sweep and show its progress; with `dry_run`, print what is missing and exit."""
-    from equiscale.runs.store import RunStore
     from equiscale.sweeps.request import inspect_sweep, resolve_sweep, run_sweep
 
     grid, store = resolve_sweep(request), RunStore(directory)
@@ -170,8 +162,6 @@ def job_settings(directory: Path, run: RunOptions, sweep: Sweep) -> JobSettings:
 
 def _print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
     """Print what is missing, and how long it will take."""
-    from equiscale.runs.store import RunState
-    from equiscale.sweeps.estimate import MeasuredRuns
     from equiscale.sweeps.request import estimate_sweep, inspect_sweep
 
     status = inspect_sweep(grid, store)
@@ -190,8 +180,6 @@ def _print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
 
 def exit_if_failed(status: SweepStatus, store: RunStore) -> None:
     """Say which runs failed and why, and end the command, if there are any."""
-    from equiscale.runs.store import RunState
-
     console = Console(stderr=True)
     failed = status.keys(RunState.FAILED)
     for key in failed:

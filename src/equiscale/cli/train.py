@@ -13,10 +13,11 @@ from equiscale.cli import options
 from equiscale.cli.options import RunOptions, TrainingOptions, with_option_groups
 from equiscale.cli.sweep import job_settings, parse_rates
 from equiscale.core.errors import EquiscaleError, OptionError
+from equiscale.runs.key import RunKey
+from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps.sweep_file import SweepRequest
 
 if TYPE_CHECKING:
-    from equiscale.runs.key import RunKey
-    from equiscale.runs.store import RunStore
     from equiscale.sweeps.job import JobSettings
     from equiscale.training.loop import Progress
 
@@ -47,9 +48,7 @@ def train(
     The same command resumes a run that was stopped, and shows the result of one that is done.
     """
     options.allow_local_models()
-    from equiscale.runs.store import RunStore
     from equiscale.sweeps.request import resolve_sweep
-    from equiscale.sweeps.sweep_file import SweepRequest
 
     rates = parse_rates(lr)
     if rates != "published" and len(rates) > 1:
@@ -76,7 +75,6 @@ def train(
 
 def _run(key: RunKey, store: RunStore, settings: JobSettings) -> None:
     """Compute a run in this process with a line of progress, and print its result."""
-    from equiscale.runs.store import RunState
     from equiscale.sweeps.job import Watcher, run_job
     from equiscale.sweeps.request import note_reused
 

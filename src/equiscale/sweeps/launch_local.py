@@ -21,13 +21,7 @@ from equiscale.runs.key import RunKey
 from equiscale.runs.lease import read_owner, try_lease
 from equiscale.runs.store import Failure, RunState, RunStore
 from equiscale.sweeps.job import JobSettings
-from equiscale.sweeps.launch import (
-    MAX_DEATHS,
-    POLL_SECONDS,
-    LaunchError,
-    Tick,
-    register_launcher,
-)
+from equiscale.sweeps.launch import MAX_DEATHS, POLL_SECONDS, LaunchError, Tick, register_launcher
 from equiscale.sweeps.worker import EXIT_INTERRUPTED, EXIT_STORE, encode_work
 
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 * 2**30)}

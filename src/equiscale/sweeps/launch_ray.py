@@ -24,13 +24,7 @@ from equiscale.runs.lease import Lease
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import Failure, RunState, RunStore
 from equiscale.sweeps.job import JobSettings, run_job
-from equiscale.sweeps.launch import (
-    MAX_DEATHS,
-    POLL_SECONDS,
-    LaunchError,
-    Tick,
-    register_launcher,
-)
+from equiscale.sweeps.launch import MAX_DEATHS, POLL_SECONDS, LaunchError, Tick, register_launcher
 
 CONNECT_SECONDS = 10.0
 
