@@ -40,9 +40,8 @@ HEADLINE = ("standard", "pixel_pool", "scale_channels")
 NUM_HIGHLIGHTS = 7
 
 
-def registered_models(evidence: Evidence) -> str:
+def models(evidence: Evidence) -> str:
     """Every model of the package, without variants."""
-    del evidence
     rows = [
         [
             f"`{card.name}`",
@@ -60,7 +59,6 @@ def registered_models(evidence: Evidence) -> str:
 
 def variants(evidence: Evidence) -> str:
     """Every variant: its base, its options, what differs."""
-    del evidence
     rows = [
         [f"`{card.name}`", card.group, f"`{card.base}`, {_show_options(card.presets)}", card.title]
         for card in _package_cards(variants=True)
@@ -87,7 +85,7 @@ def _show(value: object) -> str:
     return f"({', '.join(numbers)})"
 
 
-def models(evidence: Evidence) -> str:
+def results(evidence: Evidence) -> str:
     """Accuracy on the unseen sizes of emoji, and cost, of every model that was run."""
     return _models_table(evidence, _model_rows(evidence))
 
@@ -308,7 +306,6 @@ def _rounded(value: object) -> str:
 
 def channel_pooling(evidence: Evidence) -> str:
     """Answers of trained scale channels combined in other ways, from `perf/channels.py`."""
-    del evidence
     frame = pl.DataFrame(measured("channels"))
     means = frame.group_by("label", "dataset", "scenario", maintain_order=True).agg(
         pl.col("accuracy").mean(), pl.len()
@@ -325,7 +322,6 @@ def channel_pooling(evidence: Evidence) -> str:
 
 def channels_alone(evidence: Evidence) -> str:
     """Each view by itself on mnist small2large, from `perf/channels.py`."""
-    del evidence
     runs = pl.DataFrame(measured("channels_alone"))
     chosen = runs.filter(dataset="mnist", scenario="small2large", seed=1)
     rows = [
@@ -396,7 +392,6 @@ LAYER_LABELS = {
 
 def layer_cost(evidence: Evidence) -> str:
     """What the scaled convolution costs, from `perf/layer.py`."""
-    del evidence
     rows = []
     for row in [*measured("layer_networks"), *measured("layer_layer"), *measured("layer_memory")]:
         if row["model"] not in ("standard", "Conv2d", "direct"):
@@ -411,7 +406,6 @@ def layer_cost(evidence: Evidence) -> str:
 
 def layer_choices(evidence: Evidence) -> str:
     """What `auto` makes of many shapes, from `perf/layer.py shapes`."""
-    del evidence
     rows = []
     for row in measured("layer_shapes"):
         options = dict(row["layer"])
@@ -486,32 +480,12 @@ def epochs(evidence: Evidence) -> str:
     return f"{table}\n{remark}\n"
 
 
-BLOCKS = {
-    "models": registered_models,
-    "variants": variants,
-    "results": models,
-    "highlights": highlights,
-    "published": published,
-    "others": others,
-    "transfer": transfer,
-    "channel-sizes": channel_sizes,
-    "batch-norm": batch_norm,
-    "ablations": ablations,
-    "stopping": stopping,
-    "channel-pooling": channel_pooling,
-    "channels-alone": channels_alone,
-    "confusions": confusions,
-    "costs": costs,
-    "layer-cost": layer_cost,
-    "layer-choices": layer_choices,
-    "epochs": epochs,
-    "whole-paper": whole_paper,
-    "winners": claims.winners,
-    "directions": claims.directions,
-    "ends": claims.ends,
-    "published-directions": claims.published_directions,
-    "equivariance": claims.equivariance,
-    "slice-selection": claims.slice_selection,
-    "pixel-selection": claims.pixel_selection,
-}
+_TABLES = (
+    *(models, variants, results, highlights, published, others, transfer, channel_sizes),
+    *(batch_norm, ablations, stopping, channel_pooling, channels_alone, confusions, costs),
+    *(layer_cost, layer_choices, epochs, whole_paper),
+    *(claims.winners, claims.directions, claims.ends, claims.published_directions),
+    *(claims.equivariance, claims.slice_selection, claims.pixel_selection),
+)
+BLOCKS = {table.__name__.replace("_", "-"): table for table in _TABLES}
 """Tables by the name that marks their place in the pages."""

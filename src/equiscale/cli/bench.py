@@ -24,10 +24,7 @@ def bench(
     lr: options.LearningRates = "",
     select_lr: options.SelectLearningRate = False,
     option: options.ModelOption = [],  # noqa: B006 - typer reads it, nobody changes it
-    directory: options.RunsDirectory = options.DEFAULT_RUNS,
     out: Annotated[Path | None, typer.Option(help="Also write the page.")] = None,
-    dry_run: options.DryRun = False,
-    retry_failed: options.RetryFailed = False,
     launcher: LauncherOptions = LauncherOptions(),  # noqa: B008 - frozen
     run: RunOptions = RunOptions(),  # noqa: B008
     training: TrainingOptions = TrainingOptions(),  # noqa: B008
@@ -50,9 +47,9 @@ def bench(
         training=training.changes,
         options={model: options.parse_assignments(option)} if option else {},
     )
-    if out is not None and not dry_run:
+    if out is not None and not launcher.dry_run:
         check_writable(out)  # before training for hours
-    done = run_request(request, directory, launcher, run, dry_run, retry_failed)
+    done = run_request(request, launcher, run)
     standing = read_benchmark(*done)
     options.say(Console(), str(standing))
     if out is not None:

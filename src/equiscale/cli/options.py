@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -13,8 +14,11 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from equiscale.core.errors import OptionError
+from equiscale.runs.store import RunState
 
 DEFAULT_RUNS = Path("runs")
 EXIT_FAILED_RUN = 1
@@ -92,8 +96,11 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class LauncherOptions:
-    """Where many runs are computed."""
+    """Where many runs are computed, and which of them."""
 
+    directory: RunsDirectory = DEFAULT_RUNS
+    dry_run: DryRun = False
+    retry_failed: RetryFailed = False
     on: Annotated[str, machine_option("local, ray, slurm or another package's launcher.")] = "local"
     workers: Annotated[
         int | None,
@@ -142,6 +149,19 @@ def _parameters(group: type) -> list[inspect.Parameter]:
         inspect.Parameter(name, kind, default=default, annotation=hints[name])
         for name, default in defaults.items()
     ]
+
+
+def count_states(
+    runs: Iterable[tuple[str, str, RunState]], missing: str = RunState.MISSING.value
+) -> Table:
+    """Return how many runs there are in each state by model and dataset, given one by one."""
+    counts = Counter(runs)
+    headings = [missing if state is RunState.MISSING else state.value for state in RunState]
+    table = Table("model", "dataset", *headings, box=None)
+    for model, dataset in dict.fromkeys((model, dataset) for model, dataset, _ in counts):
+        row = (str(counts[model, dataset, state]) for state in RunState)
+        table.add_row(Text(model), Text(dataset), *row)
+    return table
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from equiscale.cli import options
 from equiscale.runs.errors import CorruptRecordError, RunsError
@@ -50,19 +48,13 @@ def _existing_store(directory: Path) -> RunStore:
 
 
 def _count_runs(store: RunStore) -> Table:
-    counts: Counter[tuple[str, str, str]] = Counter()
+    runs: list[tuple[str, str, RunState]] = []
     for state in RunState:
         for run_id in store.run_ids(state):
             key = store.key(run_id)
-            model, dataset = (key.model, key.dataset) if key else ("unreadable", "")
-            counts[model, dataset, state.value] += 1
-    headings = ["interrupted" if s is RunState.MISSING else s.value for s in RunState]
-    table = Table("model", "dataset", *headings, box=None)
-    for model, dataset in sorted({(model, dataset) for model, dataset, _ in counts}):
-        row = [str(counts[model, dataset, state.value]) for state in RunState]
-        table.add_row(Text(model), Text(dataset), *row)
-    totals = [str(sum(n for (_, _, s), n in counts.items() if s == state)) for state in RunState]
-    table.add_row("total", "", *totals)
+            runs.append((*((key.model, key.dataset) if key else ("unreadable", "")), state))
+    table = options.count_states(sorted(runs), missing="interrupted")
+    table.add_row("total", "", *(str(sum(one[2] is s for one in runs)) for s in RunState))
     return table
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from equiscale.cli import options
 from equiscale.cli.options import LauncherOptions, RunOptions, TrainingOptions, with_option_groups
@@ -42,9 +40,6 @@ def sweep(
     seeds: options.Seeds = "5",
     lr: options.LearningRates = "",
     select_lr: options.SelectLearningRate = False,
-    directory: options.RunsDirectory = options.DEFAULT_RUNS,
-    dry_run: options.DryRun = False,
-    retry_failed: options.RetryFailed = False,
     launcher: LauncherOptions = LauncherOptions(),  # noqa: B008 - frozen
     run: RunOptions = RunOptions(),  # noqa: B008
     training: TrainingOptions = TrainingOptions(),  # noqa: B008
@@ -67,7 +62,7 @@ def sweep(
             select_learning_rate=select_lr,
             training=training.changes,
         )
-    _, status, store = run_request(request, directory, launcher, run, dry_run, retry_failed)
+    _, status, store = run_request(request, launcher, run)
     exit_if_failed(status, store)
 
 
@@ -94,24 +89,19 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def run_request(
-    request: SweepRequest,
-    directory: Path,
-    launching: LauncherOptions,
-    run: RunOptions,
-    dry_run: bool,
-    retry_failed: bool,
+    request: SweepRequest, launching: LauncherOptions, run: RunOptions
 ) -> tuple[Sweep, SweepStatus, RunStore]:
-    """Run a sweep and show its progress; with `dry_run`, print what is missing and exit."""
+    """Run a sweep and show its progress; with `--dry-run`, print what is missing and exit."""
     from equiscale.sweeps.request import inspect_sweep, resolve_sweep, run_sweep
 
-    grid, store = resolve_sweep(request), RunStore(directory)
+    grid, store = resolve_sweep(request), RunStore(launching.directory)
     launcher = _create_launcher(launching, run)
-    if dry_run:
+    if launching.dry_run:
         _print_plan(grid, store, launcher)
         raise typer.Exit
-    settings = job_settings(directory, run, grid)
+    settings = job_settings(launching.directory, run, grid)
     console = Console(stderr=True)
-    if retry_failed:
+    if launching.retry_failed:
         store.forget_failures(key.run_id for key in inspect_sweep(grid, store).plan.keys)
     try:
         with following(console, grid, store, launcher.slots) as display:
@@ -165,12 +155,9 @@ def _print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
     from equiscale.sweeps.request import estimate_sweep, inspect_sweep
 
     status = inspect_sweep(grid, store)
-    table = Table("model", "dataset", *(state.value for state in RunState), box=None)
-    rows = Counter((key.model, key.dataset, status.states[key.run_id]) for key in status.plan.keys)
-    for model, dataset in dict.fromkeys((key.model, key.dataset) for key in status.plan.keys):
-        table.add_row(model, dataset, *(str(rows[model, dataset, state]) for state in RunState))
     console = Console()
-    console.print(table)
+    runs = ((key.model, key.dataset, status.states[key.run_id]) for key in status.plan.keys)
+    console.print(options.count_states(runs))
     measured = MeasuredRuns(store)
     estimate = estimate_sweep(grid, status, measured)
     print_problems([*status.problems, *measured.problems], console)

@@ -31,12 +31,10 @@ def train(
     model: Annotated[str, typer.Option(help="Name of a model, or package.module:factory.")],
     data: Annotated[str, typer.Option(help="Name or file of a dataset.")] = "emoji",
     scenario: Annotated[
-        str, typer.Option(help="small2large, mid2rest, large2small or all2all.")
+        str, options.option("small2large, mid2rest, large2small or all2all.")
     ] = "mid2rest",
     seed: Annotated[int, typer.Option(min=0)] = 1,
-    lr: Annotated[
-        str, typer.Option(help="Learning rate, or published: that of the paper.")
-    ] = "1e-3",
+    lr: Annotated[str, options.option("Learning rate, or published: that of the paper.")] = "1e-3",
     option: options.ModelOption = [],  # noqa: B006 - typer reads it, nobody changes it
     directory: options.RunsDirectory = options.DEFAULT_RUNS,
     training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
