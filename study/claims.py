@@ -143,12 +143,8 @@ def published_directions(evidence: Evidence) -> str:
         found: list[list[str]] = []
         for model in list_models("paper"):
             middle, upwards, downwards = (
-                curves[dataset, scenario.value, model]
-                for scenario in (
-                    Scenario.MID_TO_REST,
-                    Scenario.SMALL_TO_LARGE,
-                    Scenario.LARGE_TO_SMALL,
-                )
+                curves[dataset, scenario, model]
+                for scenario in ("mid2rest", "small2large", "large2small")
             )
             all_below, as_far, _, above = (_mean_over(middle, span) for span in SPANS)
             larger, *smaller = _means_at_ends(upwards, downwards)

@@ -29,16 +29,7 @@ Cell = dict[str, Any]
 
 
 class Evidence:
-    """Our runs.
-
-    Args:
-        records: The records in `study/runs`.
-
-    Attributes:
-        study: All runs.
-        paper: Those that follow the paper's protocol.
-        datasets: The datasets of the latter.
-    """
+    """Our runs: all in `study`, those by the paper's protocol in `paper`, with their datasets."""
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self.study = study_of(records)
@@ -119,10 +110,7 @@ def published_nine(dataset: str, scenario: Scenario) -> pl.DataFrame:
 def correlation(frame: pl.DataFrame, cause: str, groups: int = 1) -> str:
     """Return r of a column and the accuracy, its interval and the number of points.
 
-    Args:
-        frame: One row per point.
-        cause: The column.
-        groups: How many group means were subtracted; each but the first costs a point.
+    Of the means of `groups` that were subtracted, each but the first costs a point.
     """
     if len(frame) - (groups - 1) < FEWEST:
         return "too few"

@@ -40,17 +40,8 @@ PAGES = {
     "docs/fast-layer.md": ("layer-cost",),
     "docs/running.md": ("whole-paper",),
     "study/details.md": (
-        "others",
-        "winners",
-        "directions",
-        "ends",
-        "slice-selection",
-        "pixel-selection",
-        "epochs",
-        "layer-choices",
-        "stopping",
-        "channels-alone",
-        "confusions",
+        *("others", "winners", "directions", "ends", "slice-selection", "pixel-selection"),
+        *("epochs", "layer-choices", "stopping", "channels-alone", "confusions"),
     ),
 }
 """Tables of each page, in their order."""

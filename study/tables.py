@@ -40,9 +40,8 @@ HEADLINE = ("standard", "pixel_pool", "scale_channels")
 NUM_HIGHLIGHTS = 7
 
 
-def registered_models(evidence: Evidence) -> str:
+def models(evidence: Evidence) -> str:
     """Every model of the package, without variants."""
-    del evidence
     rows = [
         [
             f"`{card.name}`",
@@ -60,14 +59,8 @@ def registered_models(evidence: Evidence) -> str:
 
 def variants(evidence: Evidence) -> str:
     """Every variant: its base, its options, what differs."""
-    del evidence
     rows = [
-        [
-            f"`{card.name}`",
-            card.group,
-            f"`{card.base}`, {_show_options(card.presets)}",
-            card.title,
-        ]
+        [f"`{card.name}`", card.group, f"`{card.base}`, {_show_options(card.presets)}", card.title]
         for card in _package_cards(variants=True)
     ]
     return markdown_table(["variant", "group", "model and options", "what differs"], rows)
@@ -92,7 +85,7 @@ def _show(value: object) -> str:
     return f"({', '.join(numbers)})"
 
 
-def models(evidence: Evidence) -> str:
+def results(evidence: Evidence) -> str:
     """Accuracy on the unseen sizes of emoji, and cost, of every model that was run."""
     return _models_table(evidence, _model_rows(evidence))
 
@@ -286,9 +279,7 @@ def stopping(evidence: Evidence) -> str:
     All its runs on emoji count, but those that pad or pool in another way.
     """
     runs = evidence.study.runs.filter(
-        ~pl.col("options").str.contains('"padding"|"pool"'),
-        model="scale_channels",
-        dataset="emoji",
+        ~pl.col("options").str.contains('"padding"|"pool"'), model="scale_channels", dataset="emoji"
     )
     rows = []
     for scenario in TRANSFER:
@@ -315,7 +306,6 @@ def _rounded(value: object) -> str:
 
 def channel_pooling(evidence: Evidence) -> str:
     """Answers of trained scale channels combined in other ways, from `perf/channels.py`."""
-    del evidence
     frame = pl.DataFrame(measured("channels"))
     means = frame.group_by("label", "dataset", "scenario", maintain_order=True).agg(
         pl.col("accuracy").mean(), pl.len()
@@ -332,7 +322,6 @@ def channel_pooling(evidence: Evidence) -> str:
 
 def channels_alone(evidence: Evidence) -> str:
     """Each view by itself on mnist small2large, from `perf/channels.py`."""
-    del evidence
     runs = pl.DataFrame(measured("channels_alone"))
     chosen = runs.filter(dataset="mnist", scenario="small2large", seed=1)
     rows = [
@@ -408,7 +397,6 @@ LAYER_LABELS = {
 
 def layer_cost(evidence: Evidence) -> str:
     """What the scaled convolution costs, from `perf/layer.py`: a column per number of threads."""
-    del evidence
     found: dict[str, dict[int, str]] = {}
     parts = ("networks", "layer", "resnet", "memory", "sizes")
     for row in [row for part in parts for row in measured(f"layer_{part}")]:
@@ -431,7 +419,6 @@ def _threads(count: int) -> str:
 
 def layer_choices(evidence: Evidence) -> str:
     """What `auto` makes of many shapes, from `perf/layer.py shapes`."""
-    del evidence
     rows = []
     for row in measured("layer_shapes"):
         options = dict(row["layer"])
@@ -506,32 +493,12 @@ def epochs(evidence: Evidence) -> str:
     return f"{table}\n{remark}\n"
 
 
-BLOCKS = {
-    "models": registered_models,
-    "variants": variants,
-    "results": models,
-    "highlights": highlights,
-    "published": published,
-    "others": others,
-    "transfer": transfer,
-    "channel-sizes": channel_sizes,
-    "batch-norm": batch_norm,
-    "ablations": ablations,
-    "stopping": stopping,
-    "channel-pooling": channel_pooling,
-    "channels-alone": channels_alone,
-    "confusions": confusions,
-    "costs": costs,
-    "layer-cost": layer_cost,
-    "layer-choices": layer_choices,
-    "epochs": epochs,
-    "whole-paper": whole_paper,
-    "winners": claims.winners,
-    "directions": claims.directions,
-    "ends": claims.ends,
-    "published-directions": claims.published_directions,
-    "equivariance": claims.equivariance,
-    "slice-selection": claims.slice_selection,
-    "pixel-selection": claims.pixel_selection,
-}
+_TABLES = (
+    *(models, variants, results, highlights, published, others, transfer, channel_sizes),
+    *(batch_norm, ablations, stopping, channel_pooling, channels_alone, confusions, costs),
+    *(layer_cost, layer_choices, epochs, whole_paper),
+    *(claims.winners, claims.directions, claims.ends, claims.published_directions),
+    *(claims.equivariance, claims.slice_selection, claims.pixel_selection),
+)
+BLOCKS = {table.__name__.replace("_", "-"): table for table in _TABLES}
 """Tables by the name that marks their place in the pages."""

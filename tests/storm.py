@@ -55,11 +55,7 @@ from equiscale.sweeps.launch import InProcessLauncher, Launcher
 from equiscale.sweeps.measurements import MEASUREMENTS
 from equiscale.sweeps.request import describe_dataset, run_sweep
 from equiscale.sweeps.sweep_file import read_sweep_file
-from equiscale.training.checkpoint import (
-    CHECKPOINT_FILE,
-    Checkpointer,
-    save_checkpoint,
-)
+from equiscale.training.checkpoint import CHECKPOINT_FILE, Checkpointer, save_checkpoint
 from equiscale.training.loop import Trainer
 
 COLUMNS = ("tries", "lost", "doubled", "damaged", "tracebacks")
@@ -137,8 +133,7 @@ class World:
         started = time.monotonic()
         for seed in self.sweep.seeds:
             key = replace(self.key, seed=seed)
-            with forked(functools.partial(job.run_job, key, store, settings)) as child:
-                end(child)
+            run_apart(functools.partial(job.run_job, key, store, settings))
             self.reference[key.run_id] = store.load(key.run_id).science_hash
         self.seconds = (time.monotonic() - started) / len(self.sweep.seeds)
         self.files = store.load(self.key.run_id).to_files()
@@ -176,6 +171,12 @@ def end(child: int) -> int | None:
     """Wait for a child; return its exit code, or None if it was killed."""
     status = os.waitpid(child, 0)[1]
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+
+
+def run_apart(action: Callable[[], object]) -> int | None:
+    """Run an action in a child; return its exit code, or None if it was killed."""
+    with forked(action) as child:
+        return end(child)
 
 
 def kill(child: int) -> int | None:
@@ -244,19 +245,24 @@ def note_kill(kind: str, code: int | None, tally: Tally) -> None:
     tally.add(kind, "tracebacks", count=code == 1)
 
 
+def growing(seconds: float, store: RunStore, runs: int) -> Iterator[float]:
+    """Yield ever longer times until so many runs are done."""
+    while len(store.run_ids(RunState.DONE)) < runs:
+        yield seconds
+        seconds *= 1.01
+
+
 def kill_workers(world: World, tally: Tally) -> None:
     """Kill the worker of one run until it gets through."""
     kind = "worker killed"
     store, settings = world.store("killed")
-    longest = world.seconds / 8
 
     def work() -> None:
         log_published(store)
         job.run_job(world.key, store, settings)
 
-    while store.state(world.key.run_id) is not RunState.DONE:
+    for longest in growing(world.seconds / 8, store, 1):
         note_kill(kind, killed(work, longest, world), tally)
-        longest *= 1.01
     check(kind, world, store, tally)
 
 
@@ -269,14 +275,12 @@ def kill_sweeps(world: World, tally: Tally) -> None:
     """Kill two sweeps over the same runs until one of them gets through."""
     kind = "sweeps killed"
     store, settings = world.store("sweeps")
-    longest = world.seconds / 4
     sweep = functools.partial(sweep_of, world, store, settings, InProcessLauncher())
-    while len(store.run_ids(RunState.DONE)) < len(world.sweep.seeds):
+    for longest in growing(world.seconds / 4, store, len(world.sweep.seeds)):
         with forked(sweep) as other:
             note_kill(kind, killed(sweep, longest, world), tally)
             time.sleep(world.chance.uniform(0, longest))
             note_kill(kind, kill(other), tally)
-        longest *= 1.01
     check(kind, world, store, tally)
 
 
@@ -319,7 +323,6 @@ def kill_parents(world: World, tally: Tally) -> None:
     """Kill a sweep or one of its two workers; the workers end with their parent."""
     kind = "parent or child killed"
     store, settings = world.store("parents")
-    longest = world.seconds
     workers: set[int] = set()
 
     def start(_: object, work: bytes, index: int, count: int) -> Any:
@@ -328,7 +331,7 @@ def kill_parents(world: World, tally: Tally) -> None:
     vars(launch_local)["MAX_DEATHS"] = 10**9
     launch_local.LocalLauncher._start = start  # type: ignore[assignment, method-assign]
     sweep = functools.partial(sweep_of, world, store, settings, launch_local.LocalLauncher(2, 1))
-    while len(store.run_ids(RunState.DONE)) < len(world.sweep.seeds):
+    for longest in growing(world.seconds, store, len(world.sweep.seeds)):
         with forked(sweep) as parent:
             for _ in range(3):
                 time.sleep(world.chance.uniform(0, longest / 3))
@@ -340,7 +343,6 @@ def kill_parents(world: World, tally: Tally) -> None:
                         os.kill(world.chance.choice(living), signal.SIGKILL)
                         tally.add(kind, "tries")
             note_kill(kind, kill(parent), tally)
-        longest *= 1.01
     until = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < until:
         time.sleep(0.05)
@@ -350,6 +352,11 @@ def kill_parents(world: World, tally: Tally) -> None:
 
 
 # --- Disks ----------------------------------------------------------------------------------------
+
+
+def note_end(kind: str, code: int | None, tally: Tally) -> None:
+    tally.add(kind, "tries")
+    tally.add(kind, "tracebacks", count=code not in (0, 3))
 
 
 def limit_files(world: World, tally: Tally) -> None:
@@ -363,10 +370,7 @@ def limit_files(world: World, tally: Tally) -> None:
 
     largest = 8 * max(len(data) for data in world.files.values())  # of two checkpoints
     while store.state(world.key.run_id) is not RunState.DONE:
-        with forked(functools.partial(work, world.chance.randrange(largest))) as child:
-            code = end(child)
-        tally.add(kind, "tries")
-        tally.add(kind, "tracebacks", count=code not in (0, 3))
+        note_end(kind, run_apart(functools.partial(work, world.chance.randrange(largest))), tally)
         for run_id in store.run_ids(RunState.FAILED):
             tally.add(kind, "lost", f"a full disk counts as a failure of {run_id}")
         store.forget_failures(store.run_ids(RunState.FAILED))
@@ -386,10 +390,7 @@ def fill_disk(world: World, tally: Tally) -> None:
         while store.state(world.key.run_id) is not RunState.DONE:
             option = f"remount,size={size}k"
             subprocess.run(["mount", "-o", option, str(store.root)], check=True)
-            with forked(lambda: job.run_job(world.key, store, settings)) as child:
-                code = end(child)
-            tally.add(kind, "tries")
-            tally.add(kind, "tracebacks", count=code not in (0, 3))
+            note_end(kind, run_apart(lambda: job.run_job(world.key, store, settings)), tally)
             size += world.chance.randrange(4, 64)
         check(kind, world, store, tally)
     finally:
@@ -419,8 +420,8 @@ def finish(
     kind: str, world: World, store: RunStore, settings: job.JobSettings, tally: Tally
 ) -> None:
     """Let the run get through, and look at its record."""
-    with forked(lambda: job.run_job(world.key, store, settings)) as child:
-        tally.add(kind, "tracebacks", count=end(child) not in (0, 3))
+    code = run_apart(lambda: job.run_job(world.key, store, settings))
+    tally.add(kind, "tracebacks", count=code not in (0, 3))
     if store.state(world.key.run_id) is not RunState.DONE:
         tally.add(kind, "lost", "the run was not finished")
     check(kind, world, store, tally)
@@ -495,8 +496,7 @@ def damage_checkpoints(world: World, tally: Tally) -> None:
     store, settings = world.store("checkpoints")
     seen: list[int] = []
     watcher = job.Watcher(lambda progress: seen.append(progress.epoch), lambda: len(seen) == 2)
-    with forked(lambda: job.run_job(world.key, store, settings, watcher)) as child:
-        end(child)
+    run_apart(lambda: job.run_job(world.key, store, settings, watcher))
     path = store.working_directory(world.key.run_id) / CHECKPOINT_FILE
     original = path.read_bytes()
     model = job.build_run_model(world.key, world.dataset)
@@ -563,12 +563,8 @@ def make_inputs(root: Path, data: Path) -> Inputs:
     )
     runs, measured = root / "runs.csv", root / "runs.measurements.csv"
     for table in (runs, measured):
-        lines = (
-            (Path(__file__).parents[1] / "study" / table.name)
-            .read_bytes()
-            .splitlines(keepends=True)
-        )
-        table.write_bytes(b"".join(lines[:100]))
+        source = Path(__file__).parents[1] / "study" / table.name
+        table.write_bytes(b"".join(source.read_bytes().splitlines(keepends=True)[:100]))
     page = ("report", "--runs", runs, "--out", root / "page.html")
     inputs: Inputs = {
         "dataset": (data, lambda: load_dataset(data)),

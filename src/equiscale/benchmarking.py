@@ -152,7 +152,7 @@ class Benchmark:
         protocol = self.sweep.protocol.label
         lines = [
             "Accuracy in % on the test sizes, mean over seeds; gap: trained minus other sizes; "
-            "epoch: × that of standard measured here, else seconds.",
+            "epoch: × that of standard measured here, else seconds."
         ]
         sources = {row["source"] for row in self._rows}
         if PUBLISHED in sources:

@@ -45,9 +45,7 @@ def test_measured_and_published_stand_in_one_order(standings: pl.DataFrame) -> N
     assert placed["mean"].is_sorted(descending=True)
     assert set(placed["source"]) == {MEASURED, PUBLISHED}
     assert row(standings, "my_module:MyNet", MEASURED)["runs"] == 4
-
-
-def test_a_model_without_a_scenario_has_no_place(standings: pl.DataFrame) -> None:
+    # A model that lacks a scenario has no place.
     assert row(standings, "disco", MEASURED)["place"] is None
     assert standings["model"][-1] == "disco"
 

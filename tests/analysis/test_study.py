@@ -24,10 +24,9 @@ from equiscale.analysis.selection import (
     count_strong,
 )
 from equiscale.analysis.study import Study
-from equiscale.core.errors import InputFileError, OptionError
+from equiscale.core.errors import InputFileError
 from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
-from equiscale.runs.errors import RunsError
 from equiscale.runs.record import History
 from equiscale.runs.table import MeasuredValue, write_tables
 
@@ -71,13 +70,6 @@ def test_protocols_options_and_contents_are_never_mixed() -> None:
     ]
 
 
-def test_models_can_be_chosen() -> None:
-    found = study({}, {"options": '{"width":2}'}, {"model": "xu"})
-    assert len(found.of_models(["standard"]).cells) == 2
-    with pytest.raises(OptionError, match="did you mean 'xu'"):
-        found.of_models(["xuu"])
-
-
 def test_the_learning_rate_is_chosen_by_validation_accuracy() -> None:
     found = study(
         *({"seed": s, "learning_rate": 1e-3, "valid_accuracy": 0.6} for s in range(1, 4)),
@@ -95,15 +87,10 @@ def test_equivariance_averages_the_pairs_inside_the_test_sizes() -> None:
     assert row["undefined"] == 5
 
 
-def test_stages_are_in_the_order_of_the_model() -> None:
-    values = [error("stem", (64, 49), 0.9), error("body", (64, 49), 0.1)]
-    found = study({}, values=values).errors.select("stage", "error", "last").rows()
-    assert found == [("stem", 0.9, False), ("body", 0.1, True)]
-
-
-def test_an_error_that_is_undefined_everywhere_is_null_and_counted() -> None:
-    (row,) = study({}, values=[error("stage1", (64, 49), None, lost=10)]).errors.to_dicts()
-    assert (row["error"], row["undefined"], row["last"]) == (None, 10, True)
+def test_stages_are_in_the_order_of_the_model_and_undefined_errors_are_counted() -> None:
+    values = [error("stem", (64, 49), 0.9), error("body", (64, 49), None, lost=10)]
+    found = study({}, values=values).errors.select("stage", "error", "undefined", "last").rows()
+    assert found == [("stem", 0.9, 0, False), ("body", None, 10, True)]
 
 
 def test_the_published_figures_are_complete() -> None:
@@ -125,7 +112,7 @@ def test_the_comparison_says_whether_the_published_mean_is_inside() -> None:
 @pytest.mark.parametrize(
     ("changes", "judged"),
     [
-        ({}, (None, True, 3)),  # three runs: the interval is too narrow to judge by
+        ({}, (None, True, 1)),  # three runs: the interval is too narrow to judge by
         ({"protocol": "paper-1 augmentation=rescale"}, (None, None, None)),
         ({"learning_rate": 0.01}, (None, None, None)),
     ],
@@ -133,16 +120,11 @@ def test_the_comparison_says_whether_the_published_mean_is_inside() -> None:
 def test_runs_that_are_not_comparable_are_shown_and_not_judged(
     changes: dict[str, Any], judged: tuple[object, ...]
 ) -> None:
-    runs = [{"seed": s, "test_accuracy": 0.4, **changes} for s in (1, 2, 3)]
+    accuracies = (0.2, 0.4, 0.6)  # only the second is near by itself
+    runs = [{"seed": s, "test_accuracy": a, **changes} for s, a in enumerate(accuracies)]
     (compared,) = study(*runs).published.to_dicts()
     assert compared["difference"] == pytest.approx(0.4 - 0.3911)
     assert tuple(compared[name] for name in ("inside", "near", "near_runs")) == judged
-
-
-def test_single_runs_are_judged_too() -> None:
-    runs = [{"seed": s, "test_accuracy": value} for s, value in enumerate((0.20, 0.39, 0.58))]
-    (compared,) = study(*runs).published.to_dicts()
-    assert (compared["near"], compared["near_runs"], compared["runs"]) == (True, 1, 3)
 
 
 def test_every_two_models_are_compared_and_ranked() -> None:
@@ -208,28 +190,6 @@ def test_values_that_are_not_finite_count_as_missing() -> None:
     assert found.sizes.is_empty()
 
 
-def test_an_absent_or_empty_directory_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(RunsError, match="no runs directory"):
-        read_study(tmp_path / "nowhere")
-    with pytest.raises(RunsError, match="equiscale train"):
-        read_study(tmp_path)
-
-
-def test_half_written_records_are_left_out_and_said(tmp_path: Path) -> None:
-    synthetic = SyntheticRuns(scenarios=MID, models=("standard",))
-    store = write_records(synthetic.records(), tmp_path)
-    broken, *_ = sorted((tmp_path / "done").iterdir())
-    (broken / "arrays.npz").write_bytes(b"half")
-    (tmp_path / "active" / "0123456789abcdef").mkdir(parents=True)
-    (tmp_path / "done" / "notes.txt").write_text("not a run")
-    found = read_study(tmp_path)
-    assert len(found.runs) == 2
-    assert "checksum" in found.problems[0]
-    assert found.others["quarantined"] == 1
-    assert found.others["interrupted"] == 1
-    assert len(store.quarantined()) == 1
-
-
 def test_a_reader_reads_each_record_once(tmp_path: Path) -> None:
     records = list(SyntheticRuns(scenarios=MID, models=("slice_pool",), seeds=(2, 1)).records())
     write_records(records[:1], tmp_path)
@@ -257,9 +217,7 @@ def test_the_selection_shown_is_that_of_the_reported_rate_and_content(tmp_path: 
     usual = list(synthetic.records())
     better = [
         replace(
-            record,
-            key=replace(record.key, learning_rate=1e-2),
-            history=History((1.0,), (0.99,)),
+            record, key=replace(record.key, learning_rate=1e-2), history=History((1.0,), (0.99,))
         )
         for record in usual
     ]

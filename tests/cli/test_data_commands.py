@@ -37,6 +37,15 @@ def assert_refused(result: Done, message: str) -> None:
     assert message in result.err
 
 
+def draw_pictures(root: Path, name: str, mode: str, side: int) -> Path:
+    """Return a directory with three pictures of one class."""
+    (root / "pictures" / name).mkdir(parents=True)
+    for number in range(3):
+        colour = (number, 200, 0, 255)[: len(mode)]
+        Image.new(mode, (side, side), colour).save(root / "pictures" / name / f"{number}.png")
+    return root / "pictures"
+
+
 @pytest.mark.slow
 @pytest.mark.needs("cairo")
 def test_emoji_is_built_into_the_cache_and_previewed(
@@ -88,11 +97,7 @@ def test_cache_that_is_a_file_is_called_that(data: Run, cache: Path) -> None:
 
 
 def test_folder_is_built_and_previewed(data: Run, cache: Path, tmp_path: Path) -> None:
-    for number in range(3):
-        path = tmp_path / "pictures" / "[red]" / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (70, 70), (number, 200, 0)).save(path)
-    source = ("--source", tmp_path / "pictures")
+    source = ("--source", draw_pictures(tmp_path, "[red]", "RGB", 70))
     built = data("build", "folder", *source, "--name", "mine", "--workers", "1")
     assert built.code == 0, built.err
     assert read_arrays(cache / "mine.npz").class_names == ("[red]",)
@@ -114,11 +119,8 @@ def test_export_writes_files_once(data: Run, small_file: Path, tmp_path: Path) -
 
 
 def test_canvas_and_sizes_are_options(data: Run, cache: Path, tmp_path: Path) -> None:
-    for number in range(3):
-        path = tmp_path / "stamps" / "disc" / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGBA", (90, 90), (number, 200, 0, 255)).save(path)
-    arguments = ("--source", tmp_path / "stamps", "--name", "mine", "--workers", "1", "--cutouts")
+    source = draw_pictures(tmp_path, "disc", "RGBA", 90)
+    arguments = ("--source", source, "--name", "mine", "--workers", "1", "--cutouts")
     built = data("build", "folder", *arguments, "--canvas", "100", "--sizes", "30,90")
     assert built.code == 0, built.err
     arrays = read_arrays(cache / "mine.npz")

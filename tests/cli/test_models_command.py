@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -43,11 +42,3 @@ def test_models_finds_a_module_of_the_current_directory(
     assert "width = 5" in result.output
     result = RUNNER.invoke(app, ["models", "module_of_mine:broken"], env={"COLUMNS": "160"})
     assert "unknown: RuntimeError: not today" in result.output
-
-
-def test_unknown_model_is_one_line_and_exit_code_2() -> None:
-    command = [sys.executable, "-m", "equiscale", "models", "standrad"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: unknown model 'standrad'; did you mean 'standard'")
-    assert result.stderr.count("\n") == 1

@@ -334,14 +334,19 @@ def test_it_fits_every_screen(browser: webdriver.Chrome, page: str, width: int, 
     assert colour == {"light": "rgb(27, 31, 36)", "dark": "rgb(232, 234, 237)"}[theme]
 
 
+def open_page_of(runs: Path, browser: webdriver.Chrome) -> None:
+    """Open the page of a runs directory; nothing may go wrong."""
+    write_page(read_study(runs), runs / "page.html")
+    browser.get_log("browser")
+    open_page(browser, (runs / "page.html").as_uri())
+    assert browser.get_log("browser") == []
+
+
 @needs_browser
 def test_a_page_of_one_run_loads(browser: webdriver.Chrome, tmp_path: Path) -> None:
     record = SyntheticRuns().record("emoji", Scenario.ALL_TO_ALL, "standard", 1)
-    write_records([record], tmp_path / "runs")
-    write_page(read_study(tmp_path / "runs"), tmp_path / "one.html")
-    browser.get_log("browser")
-    open_page(browser, (tmp_path / "one.html").as_uri())
-    assert browser.get_log("browser") == []
+    write_records([record], tmp_path)
+    open_page_of(tmp_path, browser)
     assert "1 run" in _text(browser, ".top")
     assert "A comparison needs two models" in _text(browser, "#pairs")
 
@@ -350,21 +355,16 @@ def test_a_page_of_one_run_loads(browser: webdriver.Chrome, tmp_path: Path) -> N
 def test_a_page_of_odd_records_loads(browser: webdriver.Chrome, tmp_path: Path) -> None:
     """Intact records of others may hold anything."""
     usual = SyntheticRuns(scenarios=(MID,), models=("pixel_pool",))
-    store = write_records(usual.records(), tmp_path / "runs")
-    add_odd_records(store, 30, random.Random(1))
-    write_page(read_study(store.root), tmp_path / "odd.html")
-    browser.get_log("browser")
-    open_page(browser, (tmp_path / "odd.html").as_uri())
-    assert browser.get_log("browser") == []
+    add_odd_records(write_records(usual.records(), tmp_path), 30, random.Random(1))
+    open_page_of(tmp_path, browser)
 
 
 @needs_browser
 def test_variants_wait_until_they_are_chosen(browser: webdriver.Chrome, tmp_path: Path) -> None:
     plain = list(SyntheticRuns(scenarios=(MID,), models=("standard", "xu"), seeds=(1,)).records())
     changed = replace(plain[0].key, model_options={"batch_norm": True})
-    write_records([*plain, replace(plain[0], key=changed)], tmp_path / "runs")
-    write_page(read_study(tmp_path / "runs"), tmp_path / "report.html")
-    open_page(browser, (tmp_path / "report.html").as_uri())
+    write_records([*plain, replace(plain[0], key=changed)], tmp_path)
+    open_page_of(tmp_path, browser)
     assert "1 variant of a model" in _text(browser, "#notices")
     for part in ("#glance", "#ranks", "#controls"):
         assert "batch_norm" not in _text(browser, part)

@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 from equiscale import list_models
 from equiscale.analysis.summaries import ModelKey
 from equiscale.models import VARIANTS
-from equiscale.report.style import (
-    MARKERS,
-    PAPER_DARK,
-    PAPER_LIGHT,
-    style_models,
-)
+from equiscale.report.style import MARKERS, PAPER_DARK, PAPER_LIGHT, style_models
 
 Array = NDArray[np.float64]
 STYLES = {key.model: style for key, style in style_models(map(ModelKey, list_models())).items()}

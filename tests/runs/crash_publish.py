@@ -11,26 +11,11 @@ import signal
 import sys
 from pathlib import Path
 
-import numpy as np
-import safetensors.numpy
+from tests.runs.conftest import make_record
 
-from equiscale.core.spec import OBJECT_SIZES, Scenario
-from equiscale.runs.key import RunKey
-from equiscale.runs.record import History, Predictions, RunRecord
 from equiscale.runs.store import Failure, RunState, RunStore
 
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.utime", "os.chmod")
-
-
-def make_record() -> RunRecord:
-    sizes = np.array(OBJECT_SIZES, np.uint8)
-    labels = np.zeros(48, np.uint8)
-    return RunRecord(
-        key=RunKey("standard", "emoji", "ab" * 32, Scenario.ALL_TO_ALL, 1),
-        history=History((1.0,), (0.5,)),
-        predictions=Predictions(labels, labels, sizes),
-        weights=safetensors.numpy.save({"w": np.ones(3, np.float32)}),
-    )
 
 
 def die_at(count: int) -> None:

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.runs.conftest import make_key
 
 from equiscale.core.errors import OptionError
 from equiscale.core.protocol import TrainingProtocol
 from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunState, RunStore
 
-MakeKey = Callable[..., RunKey]
 STUDY = Path(__file__).parents[2] / "study" / "runs"
 
 
@@ -28,17 +27,15 @@ STUDY = Path(__file__).parents[2] / "study" / "runs"
         {"protocol": TrainingProtocol(max_epochs=3)},
     ],
 )
-def test_every_scientific_input_changes_the_run_id(
-    make_key: MakeKey, change: dict[str, object]
-) -> None:
+def test_every_scientific_input_changes_the_run_id(change: dict[str, object]) -> None:
     assert make_key(**change).run_id != make_key().run_id
 
 
-def test_the_dataset_name_is_only_a_label(make_key: MakeKey) -> None:
+def test_the_dataset_name_is_only_a_label() -> None:
     assert make_key(dataset="my-copy") == make_key()
 
 
-def test_run_ids_never_change(make_key: MakeKey) -> None:
+def test_run_ids_never_change() -> None:
     """Regression: a changed hash would orphan every record that exists."""
     assert make_key().run_id == make_key(model_version=1).run_id == "5852bea1812c613d"
     changed = make_key(protocol=TrainingProtocol(max_epochs=3), model_options={"a": [1, 2]})
@@ -48,7 +45,7 @@ def test_run_ids_never_change(make_key: MakeKey) -> None:
     assert [key.run_id for key in map(store.key, ids) if key] == ids
 
 
-def test_json_round_trip(make_key: MakeKey) -> None:
+def test_json_round_trip() -> None:
     protocol = TrainingProtocol(batch_size=8, reshuffle=True)
     key = make_key(model_options={"a": (1, 2)}, model_version=3, protocol=protocol)
     again = RunKey.from_json(json.loads(json.dumps(key.to_json())))
@@ -70,7 +67,7 @@ def test_json_round_trip(make_key: MakeKey) -> None:
         ({"model_version": "2"}, "model_version must be an integer"),
     ],
 )
-def test_impossible_keys(make_key: MakeKey, change: dict[str, object], message: str) -> None:
+def test_impossible_keys(change: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make_key(**change)
 

@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from equiscale.runs.lease import (
-    LeaseLostError,
-    is_alive,
-    read_owner,
-    read_progress,
-    try_lease,
-)
+from equiscale.runs.lease import LeaseLostError, is_alive, read_owner, read_progress, try_lease
 
 HOLD = """
 import sys, time
@@ -65,6 +59,11 @@ def test_of_many_at_once_exactly_one_wins(tmp_path: Path) -> None:
             lease.release()
 
 
+def age(path: Path, seconds: float) -> None:
+    past = time.time() - seconds
+    os.utime(path, (past, past))
+
+
 def elsewhere(directory: Path) -> None:
     """Make the lease look as if a process of another machine had it."""
     path = directory / "lease-1"
@@ -75,8 +74,7 @@ def elsewhere(directory: Path) -> None:
 
 def test_a_living_process_of_this_machine_keeps_its_lease_after_a_sleep(tmp_path: Path) -> None:
     assert try_lease(tmp_path, lease_seconds=60) is not None
-    past = time.time() - 3600
-    os.utime(tmp_path / "lease-1", (past, past))
+    age(tmp_path / "lease-1", 3600)
     assert try_lease(tmp_path, lease_seconds=60) is None
 
 
@@ -97,8 +95,7 @@ def test_a_silent_lease_of_another_machine_ends_and_its_owner_is_told(tmp_path: 
     assert sleeper is not None
     elsewhere(tmp_path)
     assert is_alive(tmp_path, lease_seconds=60)
-    past = time.time() - 61
-    os.utime(tmp_path / "lease-1", (past, past))
+    age(tmp_path / "lease-1", 61)
     assert try_lease(tmp_path, lease_seconds=60) is not None
     with pytest.raises(LeaseLostError, match="taken over"):
         sleeper.check()
@@ -108,6 +105,5 @@ def test_an_incomplete_lease_counts_until_its_lease_ends(tmp_path: Path) -> None
     """A power cut may leave an empty file: nobody may be shut out for ever."""
     (tmp_path / "lease-1").touch()
     assert try_lease(tmp_path, lease_seconds=60) is None
-    past = time.time() - 61
-    os.utime(tmp_path / "lease-1", (past, past))
+    age(tmp_path / "lease-1", 61)
     assert try_lease(tmp_path, lease_seconds=60) is not None

@@ -4,23 +4,19 @@ import dataclasses
 import hashlib
 import io
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
+from tests.runs.conftest import make_record
 
 from equiscale.core.files import content_hash
 from equiscale.runs.errors import CorruptRecordError, NewerRecordError
-from equiscale.runs.key import RunKey
 from equiscale.runs.record import History, RunRecord
 
-MakeKey = Callable[..., RunKey]
-MakeRecord = Callable[..., RunRecord]
 
-
-def test_round_trip(make_record: MakeRecord) -> None:
+def test_round_trip() -> None:
     record = make_record()
     assert make_record().to_files() == record.to_files()
     again = RunRecord.from_files(record.to_files())
@@ -30,7 +26,7 @@ def test_round_trip(make_record: MakeRecord) -> None:
     np.testing.assert_array_equal(errors, record.measurements["equivariance"].arrays["errors"])
 
 
-def test_accuracies_follow_from_predictions(make_record: MakeRecord) -> None:
+def test_accuracies_follow_from_predictions() -> None:
     record = make_record()
     per_size = record.predictions.accuracy_per_size()
     assert list(per_size) == list(range(17, 65))
@@ -39,7 +35,7 @@ def test_accuracies_follow_from_predictions(make_record: MakeRecord) -> None:
     assert record.predictions.accuracy((64, 17)) == 0.5
 
 
-def test_surroundings_are_apart_from_the_science(make_record: MakeRecord) -> None:
+def test_surroundings_are_apart_from_the_science() -> None:
     record = make_record()
     elsewhere = dataclasses.replace(record, timings={"epoch_seconds": [9.0]}, environment={})
     assert elsewhere.science_hash == record.science_hash
@@ -53,7 +49,7 @@ def test_first_best_epoch() -> None:
 
 
 @pytest.mark.parametrize("name", ["record.json", "arrays.npz", "weights.safetensors"])
-def test_any_damage_is_noticed(make_record: MakeRecord, name: str) -> None:
+def test_any_damage_is_noticed(name: str) -> None:
     files = make_record().to_files()
     data = files[name]
     middle = data.index(b"0.75") if name == "record.json" else len(data) // 2
@@ -88,7 +84,7 @@ def sign(content: dict[str, Any]) -> bytes:
     ],
 )
 def test_an_intact_record_that_cannot_be_read_is_of_a_newer_version(
-    make_record: MakeRecord, place: str, value: object
+    place: str, value: object
 ) -> None:
     files = make_record().to_files()
     content = json.loads(files["record.json"])
@@ -102,7 +98,7 @@ def test_an_intact_record_that_cannot_be_read_is_of_a_newer_version(
 
 
 @pytest.mark.parametrize("name", ["predicted", "labels", "object_sizes"])
-def test_odd_predictions_are_of_a_newer_version(make_record: MakeRecord, name: str) -> None:
+def test_odd_predictions_are_of_a_newer_version(name: str) -> None:
     record = make_record()
     files = record.to_files()
     array = getattr(record.predictions, name)
@@ -116,14 +112,14 @@ def test_odd_predictions_are_of_a_newer_version(make_record: MakeRecord, name: s
             RunRecord.from_files({**files, **changed})
 
 
-def test_no_pickle_goes_in(make_record: MakeRecord) -> None:
+def test_no_pickle_goes_in() -> None:
     record = make_record()
     objects = dataclasses.replace(record.predictions, predicted=np.array([{}], dtype=object))
     with pytest.raises(TypeError, match="Python objects"):
         dataclasses.replace(record, predictions=objects).to_files()
 
 
-def test_the_order_of_metadata_in_the_weights_is_not_science(make_record: MakeRecord) -> None:
+def test_the_order_of_metadata_in_the_weights_is_not_science() -> None:
     """safetensors writes it in an order that changes from call to call."""
     weights = {"w": np.ones(3, np.float32)}
     packed = [

@@ -12,31 +12,33 @@ from typing import IO
 from unittest.mock import Mock
 
 import pytest
+from tests.runs.conftest import make_key, make_record
 
 from equiscale.core.files import atomic_write
 from equiscale.runs import store as store_module
 from equiscale.runs.errors import CorruptRecordError, NewerRecordError, RunsError
 from equiscale.runs.key import RunKey
+from equiscale.runs.lease import Lease
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import Failure, RunState, RunStore
 
-MakeKey = Callable[..., RunKey]
-MakeRecord = Callable[..., RunRecord]
+
+def take(store: RunStore, key: RunKey) -> Lease:
+    lease = store.lease(key)
+    assert lease is not None
+    return lease
 
 
 def publish(store: RunStore, record: RunRecord) -> str:
-    lease = store.lease(record.key)
-    assert lease is not None
-    store.publish(record, lease)
+    store.publish(record, take(store, record.key))
     return record.key.run_id
 
 
-def test_a_run_from_missing_to_done(make_record: MakeRecord, tmp_path: Path) -> None:
+def test_a_run_from_missing_to_done(tmp_path: Path) -> None:
     store, record = RunStore(tmp_path), make_record()
     run_id = record.key.run_id
     assert store.state(run_id) is RunState.MISSING
-    lease = store.lease(record.key)
-    assert lease is not None
+    lease = take(store, record.key)
     assert store.state(run_id) is RunState.RUNNING
     assert store.lease(record.key) is None
     store.publish(record, lease)
@@ -48,10 +50,9 @@ def test_a_run_from_missing_to_done(make_record: MakeRecord, tmp_path: Path) -> 
     assert store.states([run_id, "other"]) == {run_id: RunState.DONE, "other": RunState.MISSING}
 
 
-def test_a_failed_run_keeps_its_reason_and_is_no_result(make_key: MakeKey, tmp_path: Path) -> None:
+def test_a_failed_run_keeps_its_reason_and_is_no_result(tmp_path: Path) -> None:
     store, key = RunStore(tmp_path), make_key()
-    lease = store.lease(key)
-    assert lease is not None
+    lease = take(store, key)
     failure = Failure(key, "diverged", "the loss is nan", "Traceback …")
     store.fail(failure, lease)
     assert store.state(key.run_id) is RunState.FAILED
@@ -62,9 +63,7 @@ def test_a_failed_run_keeps_its_reason_and_is_no_result(make_key: MakeKey, tmp_p
     assert store.lease(key) is not None
 
 
-def test_a_corrupt_record_is_quarantined_and_reported(
-    make_record: MakeRecord, tmp_path: Path
-) -> None:
+def test_a_corrupt_record_is_quarantined_and_reported(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     bad, good = publish(store, make_record(seed=1)), publish(store, make_record(seed=2))
     path = store.directory(bad) / "arrays.npz"
@@ -82,9 +81,7 @@ def test_a_corrupt_record_is_quarantined_and_reported(
         store.load(bad)
 
 
-def test_an_intact_record_is_reported_and_left_where_it_is(
-    make_record: MakeRecord, tmp_path: Path
-) -> None:
+def test_an_intact_record_is_reported_and_left_where_it_is(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     newer, moved, good = (publish(store, make_record(seed=seed)) for seed in (1, 2, 3))
     path = store.directory(newer) / "record.json"
@@ -100,45 +97,29 @@ def test_an_intact_record_is_reported_and_left_where_it_is(
         store.load(newer)
 
 
+@pytest.mark.parametrize(
+    ("owner", "step"), [(store_module, "read_record"), (Path, "rename")], ids=["read", "rename"]
+)
 def test_a_slow_reader_does_not_quarantine_the_successor(
-    make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, record = RunStore(tmp_path), make_record()
-    run_id = publish(store, record)
-    (store.directory(run_id) / "record.json").write_text("{")
-
-    def read_slowly(directory: Path) -> RunRecord:
-        """Another reader quarantines the record, and a worker computes it anew, meanwhile."""
-        monkeypatch.undo()
-        with pytest.raises(CorruptRecordError):
-            store.load(run_id)
-        publish(store, record)
-        raise CorruptRecordError("as it was read")
-
-    monkeypatch.setattr(store_module, "read_record", read_slowly)
-    with pytest.raises(CorruptRecordError):
-        store.load(run_id)
-    assert store.load(run_id).to_files() == record.to_files()
-    assert len(store.quarantined()) == 1
-
-
-def test_two_readers_do_not_quarantine_under_one_name(
-    make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, step: str
 ) -> None:
     """Regression: the slower reader found its name taken, and removed the good successor."""
     store, record = RunStore(tmp_path), make_record()
     run_id = publish(store, record)
     (store.directory(run_id) / "record.json").write_text("{")
-    rename = Path.rename
+    original = getattr(owner, step)
 
-    def rename_late(path: Path, target: Path) -> Path:
+    def act_late(*arguments: object) -> object:
+        """Another reader quarantines the record, and a worker computes it anew, meanwhile."""
         monkeypatch.undo()
         with pytest.raises(CorruptRecordError):
             store.load(run_id)
         publish(store, record)
-        return rename(path, target)
+        if step == "read_record":
+            raise CorruptRecordError("as it was read")
+        return original(*arguments)
 
-    monkeypatch.setattr(Path, "rename", rename_late)
+    monkeypatch.setattr(owner, step, act_late)
     with pytest.raises(CorruptRecordError):
         store.load(run_id)
     assert store.load(run_id).to_files() == record.to_files()
@@ -146,7 +127,7 @@ def test_two_readers_do_not_quarantine_under_one_name(
 
 
 def test_a_corrupt_record_of_a_read_only_archive_is_reported(
-    make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = RunStore(tmp_path)
     bad, good = publish(store, make_record(seed=1)), publish(store, make_record(seed=2))
@@ -162,9 +143,7 @@ def test_a_corrupt_record_of_a_read_only_archive_is_reported(
     assert "cannot be moved" in problems[0]
 
 
-def test_a_record_that_another_process_quarantines_meanwhile_is_passed_over(
-    make_record: MakeRecord, tmp_path: Path
-) -> None:
+def test_a_record_that_another_process_quarantines_meanwhile_is_passed_over(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     ids = sorted(publish(store, make_record(seed=seed)) for seed in (1, 2, 3))
     records = store.load_all(problems=[])
@@ -174,9 +153,7 @@ def test_a_record_that_another_process_quarantines_meanwhile_is_passed_over(
     assert [record.key.run_id for record in records] == [ids[2]]
 
 
-def test_files_that_a_file_manager_left_in_a_record_are_ignored(
-    make_record: MakeRecord, tmp_path: Path
-) -> None:
+def test_files_that_a_file_manager_left_in_a_record_are_ignored(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     run_id = publish(store, make_record())
     (store.directory(run_id) / ".thumbnails").mkdir()
@@ -185,12 +162,9 @@ def test_files_that_a_file_manager_left_in_a_record_are_ignored(
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 10**5 + "]" * 10**5, "3", "{}"])
-def test_damaged_notes_are_named_and_hide_nothing(
-    make_key: MakeKey, tmp_path: Path, text: str
-) -> None:
+def test_damaged_notes_are_named_and_hide_nothing(tmp_path: Path, text: str) -> None:
     store, key = RunStore(tmp_path), make_key()
-    lease = store.lease(key)
-    assert lease is not None
+    lease = take(store, key)
     for name in ("key.json", "progress.json"):
         (lease.directory / name).write_text(text)
     assert store.key(key.run_id) is None
@@ -203,7 +177,7 @@ def test_damaged_notes_are_named_and_hide_nothing(
 
 
 def test_a_lease_is_released_if_the_key_cannot_be_written(
-    make_key: MakeKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, key = RunStore(tmp_path), make_key()
     for error in (OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()):
@@ -215,12 +189,9 @@ def test_a_lease_is_released_if_the_key_cannot_be_written(
     assert store.lease(key) is not None
 
 
-def test_two_owners_may_publish_at_once(
-    make_record: MakeRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_owners_may_publish_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, record = RunStore(tmp_path), make_record()
-    first = store.lease(record.key)
-    assert first is not None
+    first = take(store, record.key)
 
     @contextlib.contextmanager
     def write_slowly(path: Path) -> Iterator[IO[bytes]]:
@@ -235,13 +206,12 @@ def test_two_owners_may_publish_at_once(
     assert store.load(record.key.run_id).to_files() == record.to_files()
 
 
-def test_leftovers_of_ended_runs_are_removed(make_record: MakeRecord, tmp_path: Path) -> None:
+def test_leftovers_of_ended_runs_are_removed(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     ended = store.working_directory(publish(store, make_record(seed=1)))
     ended.mkdir()
     (ended / "checkpoint").touch()
-    other = store.lease(make_record(seed=2).key)
-    assert other is not None
+    other = take(store, make_record(seed=2).key)
     other.release()
     store.remove_leftovers()
     assert list((tmp_path / "active").iterdir()) == [other.directory]
@@ -249,19 +219,16 @@ def test_leftovers_of_ended_runs_are_removed(make_record: MakeRecord, tmp_path: 
 
 @pytest.mark.needs("posix")
 def test_killed_at_every_file_operation(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("crash_publish.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "tests.runs.crash_publish", str(tmp_path)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     published, failed = (int(line.split()[1]) for line in done.stdout.splitlines())
     assert published > 20
     assert failed > 8
 
 
-def test_a_full_disk_costs_nothing_that_is_finished(
-    make_record: MakeRecord, mount_disk: Callable[[str], Path]
-) -> None:
+def test_a_full_disk_costs_nothing_that_is_finished(mount_disk: Callable[[str], Path]) -> None:
     store = RunStore(mount_disk("64k") / "runs")
     finished: list[str] = []
 

@@ -1,29 +1,24 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import polars
-import pytest
+from tests.runs.conftest import make_record
 
-from equiscale.core.errors import OptionError
-from equiscale.runs.record import Measurement, RunRecord
+from equiscale.runs.record import Measurement
 from equiscale.runs.table import (
     MEASUREMENT_COLUMNS,
     RUN_COLUMNS,
     MeasuredValue,
     measured_values,
-    measurements_path,
     run_row,
     write_tables,
 )
 
-MakeRecord = Callable[..., RunRecord]
 
-
-def test_csv_and_parquet_hold_the_same(make_record: MakeRecord, tmp_path: Path) -> None:
+def test_csv_and_parquet_hold_the_same(tmp_path: Path) -> None:
     records = [make_record(seed=seed, model_options={"pool": 'ü,"x"'}) for seed in (1, 2)]
     for name in ("runs.csv", "runs.parquet"):
         assert write_tables(records, tmp_path / name) == 2
@@ -38,7 +33,7 @@ def test_csv_and_parquet_hold_the_same(make_record: MakeRecord, tmp_path: Path) 
                 assert row[name] == (kind(texts[name]) if texts[name] else None)
 
 
-def test_a_run_row_holds_key_accuracy_times_and_environment(make_record: MakeRecord) -> None:
+def test_a_run_row_holds_key_accuracy_times_and_environment() -> None:
     record = make_record(model_options={"depth": 2})
     row = run_row(record)
     assert list(row) == list(RUN_COLUMNS)
@@ -49,7 +44,7 @@ def test_a_run_row_holds_key_accuracy_times_and_environment(make_record: MakeRec
     assert (row["torch"], row["numpy"]) == ("2.0", None)
 
 
-def test_every_measured_value_is_a_row(make_record: MakeRecord) -> None:
+def test_every_measured_value_is_a_row() -> None:
     error = {"stages": ["level1.stage1"], "pairs": [[32, 17], [17, 32]], "objects": 4}
     error |= {"level1.stage1_17_32": 0.5, "level1.stage1_17_32_undefined": 1}
     error |= {"level1.stage1_32_17": None, "level1.stage1_32_17_undefined": 4}
@@ -73,9 +68,3 @@ def test_every_measured_value_is_a_row(make_record: MakeRecord) -> None:
         MeasuredValue(run, "cost", "inference_seconds", 0.5),
         MeasuredValue(run, "scale_selection", "error", text="ValueError: no layer"),
     ]
-
-
-def test_unknown_format(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"must end in \.csv or \.parquet"):
-        write_tables([], tmp_path / "runs.xls")
-    assert not measurements_path(tmp_path / "runs.xls").exists()

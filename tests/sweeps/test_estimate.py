@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from equiscale.core.spec import Scenario
 from equiscale.runs.key import RunKey
@@ -11,43 +14,33 @@ EMOJI = DatasetChoice("emoji", "emoji", "aa", 36)
 KEY = RunKey("standard", "emoji", "aa", Scenario.MID_TO_REST, 1)
 
 
-def timing(key: RunKey, seconds: float, images: int = 576) -> Timing:
-    return Timing(key, images, run_seconds=seconds)
+OTHER_DATA = replace(EMOJI, content_hash="bb", num_objects=72)
+MEASURED = [
+    Timing(KEY, 576, 10),
+    Timing(replace(KEY, seed=2), 576, 20),
+    Timing(replace(KEY, model="xu"), 576, 60),
+]
 
 
-def test_the_same_cell_is_the_best_guide() -> None:
-    timings = [
-        timing(KEY, 10),
-        timing(replace(KEY, seed=2), 20),
-        timing(replace(KEY, model="xu"), 99),
-    ]
-    assert estimate_run(replace(KEY, seed=3), timings, EMOJI) == 15
+@pytest.mark.parametrize(
+    ("changes", "dataset", "seconds"),
+    [
+        ({"seed": 3}, EMOJI, 15),
+        ({"scenario": Scenario.ALL_TO_ALL}, EMOJI, 45),
+        ({"dataset_hash": "bb"}, OTHER_DATA, 30),
+        ({"model_options": {"a": 1}}, EMOJI, None),
+    ],
+    ids=["same cell", "another scenario, per image", "another dataset, per image", "another model"],
+)
+def test_the_nearest_runs_are_the_guide(
+    changes: dict[str, Any], dataset: DatasetChoice, seconds: float | None
+) -> None:
+    assert estimate_run(replace(KEY, **changes), MEASURED, dataset) == seconds
 
 
-def test_another_scenario_counts_per_image() -> None:
-    assert estimate_run(replace(KEY, scenario=Scenario.ALL_TO_ALL), [timing(KEY, 10)], EMOJI) == 30
-
-
-def test_another_dataset_counts_per_image() -> None:
-    other = replace(EMOJI, content_hash="bb", num_objects=72)
-    assert estimate_run(replace(KEY, dataset_hash="bb"), [timing(KEY, 10)], other) == 20
-
-
-def test_another_model_or_protocol_says_nothing() -> None:
-    timings = [timing(replace(KEY, model_options={"a": 1}), 10)]
-    assert estimate_run(KEY, timings, EMOJI) is None
-
-
-def test_the_sum_says_what_it_does_not_know() -> None:
-    keys = [KEY, replace(KEY, seed=2), replace(KEY, model="xu")]
-    estimate = estimate_runs(keys, [timing(KEY, 10)], [EMOJI])
-    assert estimate.seconds == 20
-    assert estimate.unknown_runs == 1
-
-
-def test_a_run_takes_its_time_however_many_run_at_once() -> None:
-    timings = [timing(KEY, 10), timing(replace(KEY, model="xu"), 60)]
-    keys = [replace(KEY, seed=2), replace(KEY, seed=3), replace(KEY, model="xu", seed=2)]
-    estimate = estimate_runs(keys, timings, [EMOJI])
-    assert estimate.seconds_left(slots=1) == 80
+def test_the_sum_says_what_it_does_not_know_and_how_long_the_longest_takes() -> None:
+    keys = [replace(KEY, seed=3), replace(KEY, model="xu", seed=2), replace(KEY, model="disco")]
+    estimate = estimate_runs(keys, MEASURED, [EMOJI])
+    assert (estimate.seconds, estimate.unknown_runs) == (75, 1)
+    assert estimate.seconds_left(slots=1) == 75
     assert estimate.seconds_left(slots=8) == 60

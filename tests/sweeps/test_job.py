@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.sweeps.conftest import make_key, stop_after_two_epochs
 
-from equiscale import load_dataset
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import Registry
 from equiscale.models.checkpoint import load_model
@@ -19,19 +19,9 @@ from equiscale.runs.key import RunKey
 from equiscale.runs.record import Measurement, RunRecord
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps import launch_ray
-from equiscale.sweeps.job import (
-    JobSettings,
-    ModelDataError,
-    Watcher,
-    build_run_model,
-    check_model,
-    load_run_dataset,
-    run_job,
-)
-from equiscale.training.checkpoint import CHECKPOINT_FILE
+from equiscale.sweeps.job import JobSettings, Watcher, build_run_model, load_run_dataset, run_job
 from equiscale.training.loop import InterruptedRunError
 
-MakeKey = Callable[..., RunKey]
 MakeSettings = Callable[..., JobSettings]
 
 
@@ -41,7 +31,7 @@ def run(key: RunKey, settings: JobSettings) -> RunRecord:
     return store.load(key.run_id)
 
 
-def test_a_key_becomes_a_record(make_key: MakeKey, make_settings: MakeSettings) -> None:
+def test_a_key_becomes_a_record(make_settings: MakeSettings) -> None:
     record = run(make_key(), make_settings())
     assert record.key == make_key()
     assert len(record.history) == 4
@@ -62,9 +52,7 @@ def test_a_key_becomes_a_record(make_key: MakeKey, make_settings: MakeSettings) 
     assert predicted.tolist() == record.predictions.predicted[:64].tolist()
 
 
-def test_same_key_same_record(
-    make_key: MakeKey, make_settings: MakeSettings, tmp_path: Path
-) -> None:
+def test_same_key_same_record(make_settings: MakeSettings, tmp_path: Path) -> None:
     torch.manual_seed(1)
     first = run(make_key(), make_settings())
     torch.manual_seed(2)
@@ -75,40 +63,26 @@ def test_same_key_same_record(
 
 
 def test_learning_rates_of_one_seed_start_from_the_same_weights(
-    make_key: MakeKey, make_settings: MakeSettings
+    make_settings: MakeSettings,
 ) -> None:
     dataset = load_run_dataset(make_key(), make_settings().sources)
     one, other = (build_run_model(make_key(learning_rate=lr), dataset) for lr in (1e-3, 1e-2))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_a_run_goes_on_from_its_checkpoint_unless_that_is_damaged(
-    make_key: MakeKey, make_settings: MakeSettings, damaged: bool
-) -> None:
-    """Regression: one flipped bit of a checkpoint became another record, validly signed."""
+def test_a_run_goes_on_from_its_checkpoint(make_settings: MakeSettings) -> None:
     key, settings = make_key(), make_settings()
-    store = RunStore(settings.runs)
-    epochs: list[int] = []
-    watcher = Watcher(lambda p: epochs.append(p.epoch), should_stop=lambda: len(epochs) == 2)
-    with pytest.raises(InterruptedRunError):
-        run_job(key, store, settings, watcher)
+    store = stop_after_two_epochs(key, settings)
     assert store.state(key.run_id) is RunState.MISSING
-    if damaged:
-        path = store.working_directory(key.run_id) / CHECKPOINT_FILE
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
+    epochs: list[int] = []
     run_job(key, store, settings, Watcher(lambda p: epochs.append(p.epoch)))
-    assert epochs == ([1, 2, 1, 2, 3, 4] if damaged else [1, 2, 3, 4])
+    assert epochs == [3, 4]
     record = store.load(key.run_id)
     assert record.timings["sessions"] == 2
     assert record.science_hash == run(key, make_settings(runs=f"{settings.runs}-2")).science_hash
 
 
-def test_a_run_that_another_worker_has_is_left_to_it(
-    make_key: MakeKey, make_settings: MakeSettings
-) -> None:
+def test_a_run_that_another_worker_has_is_left_to_it(make_settings: MakeSettings) -> None:
     key, settings = make_key(), make_settings()
     store = RunStore(settings.runs)
     lease = store.lease(key)
@@ -119,7 +93,7 @@ def test_a_run_that_another_worker_has_is_left_to_it(
 
 
 def test_a_closed_pipe_of_the_display_is_not_a_failure_of_the_run(
-    make_key: MakeKey, make_settings: MakeSettings
+    make_settings: MakeSettings,
 ) -> None:
     def fail(_: object) -> None:
         raise BrokenPipeError
@@ -131,30 +105,8 @@ def test_a_closed_pipe_of_the_display_is_not_a_failure_of_the_run(
     assert store.state(make_key().run_id) is RunState.MISSING
 
 
-@pytest.mark.parametrize(
-    ("model", "kind", "reason"),
-    [
-        ("Diverging", "diverged", "DivergedError: training diverged in epoch 1"),
-        ("Raising", "error", "RuntimeError: no such luck"),
-    ],
-)
-def test_a_failed_run_keeps_its_reason(
-    make_key: MakeKey, make_settings: MakeSettings, model: str, kind: str, reason: str
-) -> None:
-    key, settings = make_key(model=f"tiny_models:{model}"), make_settings()
-    store = RunStore(settings.runs)
-    assert run_job(key, store, settings) is RunState.FAILED
-    failure = store.failure(key.run_id)
-    assert failure.kind == kind
-    assert failure.reason.startswith(reason)
-    assert "Traceback" in failure.traceback
-    assert "_train_epoch" in failure.traceback
-    assert run_job(key, store, settings) is RunState.FAILED
-    assert not store.run_ids(RunState.DONE)
-
-
 def test_measurements_land_in_the_record_or_fail_the_run(
-    make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measurements: Registry[Any] = Registry("measurement")
     monkeypatch.setattr("equiscale.sweeps.measurements.MEASUREMENTS", measurements)
@@ -167,31 +119,15 @@ def test_measurements_land_in_the_record_or_fail_the_run(
     assert run_job(make_key(seed=2), RunStore(settings.runs), settings) is RunState.FAILED
 
 
-def test_another_dataset_of_the_same_name_is_refused(
-    make_key: MakeKey, make_settings: MakeSettings
-) -> None:
+def test_another_dataset_of_the_same_name_is_refused(make_settings: MakeSettings) -> None:
     key = make_key(dataset_hash="00" * 32)
     sources = {"00" * 32: next(iter(make_settings().sources.values()))}
     with pytest.raises(OptionError, match="use the same file on every machine"):
         load_run_dataset(key, sources)
 
 
-def test_models_that_cannot_take_the_dataset(make_key: MakeKey, emoji_file: Path) -> None:
-    dataset = load_dataset(emoji_file)
-    check_model(make_key(), dataset)
-    with pytest.raises(ModelDataError, match=r"cannot take the images of 'emoji' \[1, 1, 64, 64\]"):
-        check_model(make_key(model="tiny_models:colour_only"), dataset)
-    with pytest.raises(ModelDataError, match=r"returns \[1, 7\] .* 36 classes: expected \[1, 36\]"):
-        check_model(make_key(model="tiny_models:seven_classes"), dataset)
-    with pytest.raises(ModelDataError, match="no parameters that could be trained"):
-        check_model(make_key(model="torch.nn:Identity"), dataset)
-
-
 def test_a_full_disk_stops_the_run_but_is_not_its_fault(
-    make_key: MakeKey,
-    make_settings: MakeSettings,
-    mount_disk: Callable[[str], Path],
-    tmp_path: Path,
+    make_settings: MakeSettings, mount_disk: Callable[[str], Path], tmp_path: Path
 ) -> None:
     small_disk = mount_disk("160k")
     settings = make_settings(runs=str(small_disk / "runs"))
@@ -209,11 +145,7 @@ def test_a_full_disk_stops_the_run_but_is_not_its_fault(
 
 
 def test_a_node_without_the_runs_directory_keeps_drivers_apart(
-    make_key: MakeKey,
-    make_settings: MakeSettings,
-    emoji_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make_settings: MakeSettings, emoji_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: a task of an earlier driver that still lived made the next one's fail."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -10,23 +10,22 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from tests.sweeps.conftest import fail, make_key
 
-from equiscale.core.errors import OptionError, UnknownNameError
+from equiscale.core.errors import OptionError
 from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 from equiscale.runs.errors import RunsError
-from equiscale.runs.key import RunKey
-from equiscale.runs.store import Failure, RunState, RunStore
+from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps import launch_local
 from equiscale.sweeps.grid import DatasetChoice, ModelChoice, Sweep, plan_runs
 from equiscale.sweeps.job import JobSettings
-from equiscale.sweeps.launch import LAUNCHERS, LaunchError
+from equiscale.sweeps.launch import LaunchError
 from equiscale.sweeps.launch_local import LocalLauncher
 from equiscale.sweeps.request import SweepStatus, inspect_sweep, run_sweep
 from equiscale.sweeps.worker import EXIT_INTERRUPTED, encode_work
 from equiscale.training.checkpoint import CHECKPOINT_FILE
 
-MakeKey = Callable[..., RunKey]
 MakeSettings = Callable[..., JobSettings]
 
 
@@ -73,7 +72,7 @@ def test_a_sweep_ends_although_runs_fail_and_a_second_call_starts_none(
 
 
 def test_workers_that_cannot_start_are_not_started_for_ever(
-    make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "equiscale.py").write_text("raise RuntimeError('broken installation')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -82,7 +81,7 @@ def test_workers_that_cannot_start_are_not_started_for_ever(
 
 
 def test_a_store_that_cannot_be_written_stops_the_sweep(
-    make_key: MakeKey, make_settings: MakeSettings, tmp_path: Path
+    make_settings: MakeSettings, tmp_path: Path
 ) -> None:
     (tmp_path / "runs").write_text("in the way")
     with pytest.raises(RunsError, match="cannot use the runs directory"):
@@ -90,7 +89,7 @@ def test_a_store_that_cannot_be_written_stops_the_sweep(
 
 
 def test_deaths_outside_a_run_count_only_while_no_run_ends(
-    make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that is killed between two runs, now and then, does not end a long sweep."""
     monkeypatch.setattr(launch_local, "MAX_DEATHS", 2)
@@ -100,19 +99,10 @@ def test_deaths_outside_a_run_count_only_while_no_run_ends(
     keys = [make_key(seed=seed) for seed in range(4)]
     for key in keys:
         launcher._bury(launch_local._Worker(dead, io.BytesIO()), keys, store)
-        lease = store.lease(key)
-        assert lease is not None
-        store.fail(Failure(key, "error", "ended"), lease)
+        fail(key, store)
     launcher._bury(launch_local._Worker(dead, io.BytesIO()), keys, store)
     with pytest.raises(LaunchError, match="end at once with exit code 9"):
         launcher._bury(launch_local._Worker(dead, io.BytesIO()), keys, store)
-
-
-def test_launchers_are_found_by_the_names_of_their_files() -> None:
-    assert set(LAUNCHERS) == {"local", "ray", "slurm"}
-    assert LAUNCHERS["local"] is LocalLauncher
-    with pytest.raises(UnknownNameError, match="unknown launcher 'slrum'; did you mean 'slurm'"):
-        LAUNCHERS["slrum"]
 
 
 def test_a_finished_sweep_needs_no_writable_directory_and_sweeps_leftovers(
@@ -121,9 +111,7 @@ def test_a_finished_sweep_needs_no_writable_directory_and_sweeps_leftovers(
     settings = make_settings()
     store = RunStore(settings.runs)
     (key, *_) = plan_runs(replace(grid, models=grid.models[1:2]), {}).keys
-    lease = store.lease(key)
-    assert lease is not None
-    store.fail(Failure(key, "error", "ended"), lease)
+    lease = fail(key, store)
     lease.directory.mkdir()
     monkeypatch.setattr(RunStore, "check_writable", Mock(side_effect=RunsError("read-only")))
     run_sweep(replace(grid, models=grid.models[1:2]), store, NoLauncher(), settings)
@@ -161,7 +149,7 @@ def test_a_worker_keeps_freed_memory_unless_the_user_wants_otherwise(
 
 @pytest.mark.slow
 def test_a_worker_ends_with_its_parent_and_its_run_can_be_resumed(
-    make_key: MakeKey, make_settings: MakeSettings
+    make_settings: MakeSettings,
 ) -> None:
     protocol = TrainingProtocol(max_epochs=1000, patience=1000)
     key, settings = make_key(protocol=protocol), make_settings()
@@ -188,12 +176,8 @@ def test_divergence_counts_as_zero_in_the_choice_of_the_rate_and_other_failures_
     plan = inspect_sweep(paper, store).plan
     assert len(plan.keys) == 6
     for key in plan.keys:
-        lease = store.lease(key)
-        assert lease is not None
-        store.fail(Failure(key, "diverged", "nan"), lease)
+        fail(key, store, "diverged")
     assert set(inspect_sweep(paper, store).plan.chosen.values()) == {1e-3}
     store.forget_failures([plan.keys[0].run_id])
-    lease = store.lease(plan.keys[0])
-    assert lease is not None
-    store.fail(Failure(plan.keys[0], "error", "out of memory"), lease)
+    fail(plan.keys[0], store)
     assert inspect_sweep(paper, store).plan.chosen == {}

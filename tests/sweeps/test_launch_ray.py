@@ -8,11 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.sweeps.conftest import start_sweep, wait_for
 
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps.grid import DatasetChoice
@@ -22,8 +22,7 @@ pytestmark = [
     pytest.mark.needs("ray"),
     pytest.mark.cluster,
     pytest.mark.skipif(
-        " " in sys.prefix,
-        reason="nodes of `ray start` run nothing from a path with spaces",
+        " " in sys.prefix, reason="nodes of `ray start` run nothing from a path with spaces"
     ),
 ]
 
@@ -35,10 +34,7 @@ class Session:
 
     def __init__(self, command: list[str]) -> None:
         self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
 
     def members(self) -> list[int]:
@@ -56,13 +52,6 @@ class Session:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_nobody_at_the_address() -> None:
@@ -117,7 +106,7 @@ def test_a_node_killed_in_mid_sweep_costs_only_its_unfinished_part(
     second = Session([*RAY, f"--address={address}", "--node-ip-address=127.0.0.1"])
     try:
         store = RunStore(tmp_path / "runs")
-        sweep = start_sweep(emoji, store.root)
+        sweep = start_sweep(emoji, store.root, "--on", "ray")
         wait_for(lambda: runs_on(second, store), 150)
         second.kill()
         output, _ = sweep.communicate(timeout=150)
@@ -144,24 +133,6 @@ def is_listening(address: str) -> bool:
     host, _, port = address.rpartition(":")
     with socket.socket() as client:
         return client.connect_ex((host, int(port))) == 0
-
-
-def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[str]:
-    toml = results.parent / "sweep.toml"
-    toml.write_text(
-        "models = 'tiny_models:TinyNet'\n"
-        f"data = '{emoji.source}'\n"
-        "scenarios = 'mid2rest'\nseeds = 4\n"
-        "[training]\nmax_epochs = 12\npatience = 12\n"
-        "[options.'tiny_models:TinyNet']\npause = 0.004\n"
-    )
-    command = [sys.executable, "-m", "equiscale", "sweep", str(toml), "--on", "ray"]
-    return subprocess.Popen(
-        [*command, "--runs", str(results)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def runs_on(session: Session, store: RunStore) -> bool:

@@ -7,10 +7,9 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -18,9 +17,9 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sweeps.conftest import make_key, start_sweep, wait_for
 
 from equiscale.core.errors import OptionError
-from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps import launch_slurm
 from equiscale.sweeps.grid import DatasetChoice
@@ -107,7 +106,7 @@ def test_a_squeue_that_fails_for_a_while_is_asked_again(
 
 
 def test_more_tasks_than_an_array_may_have_are_several_arrays(
-    commands: Path, make_key: Callable[..., RunKey], monkeypatch: pytest.MonkeyPatch
+    commands: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put("scontrol", "echo 'MaxArraySize            = 4'", commands)
     put("squeue", "exit 0", commands)
@@ -160,13 +159,6 @@ def free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -224,20 +216,6 @@ def output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def start_sweep(emoji: DatasetChoice, results: Path) -> subprocess.Popen[str]:
-    toml = results.parent / "sweep.toml"
-    toml.write_text(
-        "models = 'tiny_models:TinyNet'\n"
-        f"data = '{emoji.source}'\n"
-        "scenarios = 'mid2rest'\nseeds = 4\n"
-        "[training]\nmax_epochs = 12\npatience = 12\n"
-        "[options.'tiny_models:TinyNet']\npause = 0.004\n"
-    )
-    command = [sys.executable, "-m", "equiscale", "sweep", str(toml), "--on", "slurm"]
-    command += ["--launcher-option", "minutes=25", "--runs", str(results)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 @pytest.mark.slow
 @pytest.mark.needs("submitit")
 @pytest.mark.needs("sbatch")
@@ -246,7 +224,8 @@ def test_an_array_of_packs_goes_on_after_a_time_out(
     slurm: Path, emoji: DatasetChoice, tmp_path: Path
 ) -> None:
     store = RunStore(tmp_path / "runs")
-    sweep = start_sweep(emoji, store.root)
+    options = ("--on", "slurm", "--launcher-option", "minutes=25")
+    sweep = start_sweep(emoji, store.root, *options)
     wait_for(lambda: store.run_ids(RunState.RUNNING), 120)
     time.sleep(1)
     array = output("squeue", "--noheader", "--format", "%A %K").split()

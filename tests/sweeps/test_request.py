@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from equiscale.core.errors import OptionError, UnknownNameError
+from equiscale.core.errors import OptionError
 from equiscale.core.spec import Scenario
 from equiscale.models import list_models
-from equiscale.sweeps.request import find_models, find_scenarios, find_sources, resolve_sweep
+from equiscale.sweeps.request import find_models, find_scenarios, find_sources
 from equiscale.sweeps.sweep_file import SweepRequest
 
 
@@ -29,9 +29,3 @@ def test_all_does_not_hide_a_name_that_is_unknown() -> None:
 def test_a_group_without_models_is_named() -> None:
     with pytest.raises(OptionError, match="no model of the group 'own'"):
         find_models(["own"])
-
-
-def test_models_are_looked_up_before_data() -> None:
-    request = SweepRequest(models=("my_module",), data=("no_such_data",))
-    with pytest.raises(UnknownNameError, match="module:Class"):
-        resolve_sweep(request)

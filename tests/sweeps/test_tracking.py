@@ -3,32 +3,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.sweeps.conftest import make_key, stop_after_two_epochs
 
-from equiscale.core.errors import MissingExtraError, UnknownNameError
 from equiscale.runs.key import RunKey
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps import track_mlflow
-from equiscale.sweeps.job import JobSettings, Watcher, run_job
-from equiscale.sweeps.tracking import TRACKERS, check_trackers
-from equiscale.training.loop import InterruptedRunError
+from equiscale.sweeps.job import JobSettings, run_job
 
-MakeKey = Callable[..., RunKey]
 MakeSettings = Callable[..., JobSettings]
 
 
 def run_in_two_sessions(key: RunKey, settings: JobSettings) -> RunStore:
     """Stop a run after two of its four epochs, then let it go on."""
-    store = RunStore(settings.runs)
-    epochs: list[int] = []
-    watcher = Watcher(lambda p: epochs.append(p.epoch), should_stop=lambda: len(epochs) == 2)
-    with pytest.raises(InterruptedRunError):
-        run_job(key, store, settings, watcher)
+    store = stop_after_two_epochs(key, settings)
     assert run_job(key, store, settings) is RunState.DONE
     return store
 
 
 @pytest.mark.needs("tensorboard")
-def test_tensorboard_shows_every_epoch_once(make_key: MakeKey, make_settings: MakeSettings) -> None:
+def test_tensorboard_shows_every_epoch_once(make_settings: MakeSettings) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     key, settings = make_key(), make_settings(track=("tensorboard",))
@@ -48,7 +41,7 @@ def test_tensorboard_shows_every_epoch_once(make_key: MakeKey, make_settings: Ma
 @pytest.mark.needs("mlflow")
 @pytest.mark.filterwarnings("ignore")  # mlflow's own
 def test_mlflow_has_one_run_per_run(
-    make_key: MakeKey, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -62,14 +55,3 @@ def test_mlflow_has_one_run_per_run(
     assert run.data.metrics["test_accuracy"] == store.load(key.run_id).test_accuracy
     losses = client.get_metric_history(run.info.run_id, "train_loss")
     assert sorted(metric.step for metric in losses) == [1, 2, 3, 4]
-
-
-def test_trackers_are_found_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(TRACKERS) == {"mlflow", "tensorboard"}
-    check_trackers([])
-    with pytest.raises(UnknownNameError, match="did you mean 'tensorboard'"):
-        check_trackers(["tensorbord"])
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for name in TRACKERS:
-        with pytest.raises(MissingExtraError, match=r"equiscale\[track\]"):
-            check_trackers([name])

@@ -54,8 +54,3 @@ class Deadly(TinyNet):
 def colour_only(in_channels: int, num_classes: int) -> nn.Module:
     """Return a model that has its own idea of the number of channels."""
     return nn.Sequential(nn.Conv2d(3, 4, 64), nn.Flatten(), nn.Linear(4, num_classes))
-
-
-def seven_classes(in_channels: int, num_classes: int) -> nn.Module:
-    """Return a model that has its own idea of the number of classes."""
-    return nn.Sequential(nn.Conv2d(in_channels, 4, 64), nn.Flatten(), nn.Linear(4, 7))

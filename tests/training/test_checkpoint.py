@@ -78,11 +78,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_an_unusable_checkpoint_restarts_the_run(
-    model: nn.Module,
-    blobs: Blobs,
-    tmp_path: Path,
-    damage: str,
-    caplog: pytest.LogCaptureFixture,
+    model: nn.Module, blobs: Blobs, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer, path = make_trainer(model), tmp_path / "c"
     trainer.run_epoch(*blobs)

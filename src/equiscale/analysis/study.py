@@ -37,12 +37,7 @@ from equiscale.core.registry import check_name
 from equiscale.runs.table import MEASUREMENT_COLUMNS, RUN_COLUMNS
 
 _HASH_LETTERS = 8
-_DEFAULTS = {
-    "options": "",
-    "dataset_hash": "",
-    "protocol": "unknown",
-    "learning_rate": 1e-3,
-}
+_DEFAULTS = {"options": "", "dataset_hash": "", "protocol": "unknown", "learning_rate": 1e-3}
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,18 +19,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
-app.command("models")(models.models)
-app.command("train")(train.train)
-app.command("sweep")(sweep.sweep)
-app.command("bench")(bench.bench)
-app.command("status")(runs.status)
-app.command("collect")(runs.collect)
-app.command("measure")(measure.measure)
-app.command("probe")(probe.probe)
-app.command("figures")(report.figures)
-app.command("compare")(report.compare)
-app.command("report")(report.report)
-app.command("doctor")(doctor.doctor)
+for command in (
+    *(models.models, train.train, sweep.sweep, bench.bench, runs.status, runs.collect),
+    *(measure.measure, probe.probe, report.figures, report.compare, report.report, doctor.doctor),
+):
+    app.command(command.__name__)(command)
 
 
 def _print_version(wanted: bool) -> None:

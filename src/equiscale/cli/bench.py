@@ -12,23 +12,19 @@ from equiscale.cli import options
 from equiscale.cli.options import LauncherOptions, RunOptions, TrainingOptions, with_option_groups
 from equiscale.cli.sweep import exit_if_failed, parse_rates, parse_seeds, run_request
 from equiscale.core.files import check_writable
+from equiscale.sweeps.sweep_file import SweepRequest
 
 
 @with_option_groups
 def bench(
     model: Annotated[str, typer.Argument(help="my_module:MyNet, or the name of a model.")],
-    data: Annotated[
-        str, typer.Option(help="Name or file of a dataset.", rich_help_panel=options.GRID)
-    ] = "emoji",
+    data: Annotated[str, options.grid_option("Name or file of a dataset.")] = "emoji",
     scenarios: options.Scenarios = "all",
     seeds: options.Seeds = "3",
     lr: options.LearningRates = "",
     select_lr: options.SelectLearningRate = False,
     option: options.ModelOption = [],  # noqa: B006 - typer reads it, nobody changes it
-    directory: options.RunsDirectory = options.DEFAULT_RUNS,
     out: Annotated[Path | None, typer.Option(help="Also write the page.")] = None,
-    dry_run: options.DryRun = False,
-    retry_failed: options.RetryFailed = False,
     launcher: LauncherOptions = LauncherOptions(),  # noqa: B008 - frozen
     run: RunOptions = RunOptions(),  # noqa: B008
     training: TrainingOptions = TrainingOptions(),  # noqa: B008
@@ -40,7 +36,6 @@ def bench(
     """
     options.allow_local_models()
     from equiscale.benchmarking import read_benchmark
-    from equiscale.sweeps.sweep_file import SweepRequest
 
     request = SweepRequest(
         models=(model,),
@@ -52,9 +47,9 @@ def bench(
         training=training.changes,
         options={model: options.parse_assignments(option)} if option else {},
     )
-    if out is not None and not dry_run:
+    if out is not None and not launcher.dry_run:
         check_writable(out)  # before training for hours
-    done = run_request(request, directory, launcher, run, dry_run, retry_failed)
+    done = run_request(request, launcher, run)
     standing = read_benchmark(*done)
     options.say(Console(), str(standing))
     if out is not None:

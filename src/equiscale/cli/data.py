@@ -9,21 +9,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
 from equiscale.build.options import Background, ExportFormat, SourceFormat
-from equiscale.cli.options import split_names
-from equiscale.core.errors import OptionError
+from equiscale.cli.options import option, split_names
+from equiscale.core.cores import available_cores
+from equiscale.core.errors import DatasetNotFoundError, OptionError
+from equiscale.core.files import cache_directory
 from equiscale.core.spec import STIR_LAYOUT, Layout, Split, describe_sizes
-from equiscale.data.catalog import CARDS, DatasetCard, dataset_path, is_embedded, locate_dataset
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from equiscale.data.schema import StirArrays
+from equiscale.data.catalog import (
+    CARDS,
+    SUFFIX,
+    DatasetCard,
+    dataset_path,
+    is_embedded,
+    locate_dataset,
+)
+from equiscale.data.schema import StirArrays, check_target, read_arrays, write_arrays
 
 
 class BuildGroup(TyperGroup):
@@ -51,36 +60,23 @@ build_app = typer.Typer(
 app.add_typer(build_app, name="build")
 
 Name = Annotated[str, typer.Argument(help="A dataset's name, or the path of its file.")]
-Out = Annotated[
-    Path | None, typer.Option(help="File to write; default: NAME.npz in the cache directory.")
-]
-Source = Annotated[Path, typer.Option(help="Directory of the sources.")]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Number of processes; default: one per core.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that is already there.")]
+Out = Annotated[Path | None, option("File to write; default: NAME.npz in the cache directory.")]
+Source = Annotated[Path, option("Directory of the sources.")]
+Workers = Annotated[int | None, option("Number of processes; default: one per core.", min=1)]
+Force = Annotated[bool, option("Replace a file that is already there.", "--force")]
 Instances = Annotated[
     int | None,
-    typer.Option(
-        "--instances", min=1, help="Instances per class and split; default: as published."
-    ),
+    option("Instances per class and split; default: as published.", "--instances", min=1),
 ]
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave out damaged pictures, and name them.")
-]
-Canvas = Annotated[int | None, typer.Option(min=1, help="Side of the images in pixels.")]
-Sizes = Annotated[str, typer.Option(help="Object sizes in pixels: 28,56,112.")]
+SkipBad = Annotated[bool, option("Leave out damaged pictures, and name them.", "--skip-bad")]
+Canvas = Annotated[int | None, option("Side of the images in pixels.", min=1)]
+Sizes = Annotated[str, option("Object sizes in pixels: 28,56,112.")]
 Report = Callable[[int, int], None]
 
 
 @app.command("list")
 def list_datasets() -> None:
     """Show the known datasets, and which of them are on this machine."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from equiscale.core.files import cache_directory
-
     table = Table(box=None, pad_edge=False)
     for column in ("name", "classes", "channels", "canvas", "sizes", "file"):
         table.add_column(column, no_wrap=True)
@@ -101,9 +97,6 @@ def list_datasets() -> None:
 @app.command()
 def info(name: Name) -> None:
     """Show a dataset's card, and its file if it is on this machine."""
-    from equiscale.core.errors import DatasetNotFoundError
-    from equiscale.data.schema import read_arrays
-
     if name in CARDS:
         card = CARDS[name]
         _print_fields(
@@ -153,15 +146,14 @@ def download(
 @app.command()
 def export(
     name: Name,
-    out: Annotated[Path, typer.Option(help="Directory to write to.")],
+    out: Annotated[Path, option("Directory to write to.")],
     file_format: Annotated[
-        ExportFormat, typer.Option("--format", help="How the images are stored.")
+        ExportFormat, option("How the images are stored.", "--format")
     ] = ExportFormat.PARQUET,
     force: Force = False,
 ) -> None:
     """Write a dataset for Hugging Face: a Parquet file per split, and Croissant metadata."""
     from equiscale.build.export import export_parquet
-    from equiscale.data.schema import read_arrays
 
     path = locate_dataset(name)
     with progress_bar(f"exporting {path.stem}") as report:
@@ -173,15 +165,14 @@ def export(
 @app.command()
 def preview(
     name: Name,
-    out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("preview.png"),
-    split: Annotated[Split, typer.Option(help="Which part.")] = Split.TRAIN,
-    sizes: Annotated[str, typer.Option(help="Object sizes. (default: seven of them)")] = "",
-    instance: Annotated[int, typer.Option(help="Which instance of each class.")] = 0,
-    boxes: Annotated[bool, typer.Option("--boxes", help="Draw the objects' boxes.")] = False,
+    out: Annotated[Path, option("PNG file to write.")] = Path("preview.png"),
+    split: Annotated[Split, option("Which part.")] = Split.TRAIN,
+    sizes: Annotated[str, option("Object sizes. (default: seven of them)")] = "",
+    instance: Annotated[int, option("Which instance of each class.")] = 0,
+    boxes: Annotated[bool, option("Draw the objects' boxes.", "--boxes")] = False,
 ) -> None:
     """Draw a contact sheet: classes down, object sizes across."""
     from equiscale.build.preview import draw_preview, write_preview
-    from equiscale.data.schema import read_arrays
 
     arrays = read_arrays(locate_dataset(name))
     write_preview(out, draw_preview(arrays, split, parse_sizes(sizes), instance, boxes))
@@ -232,46 +223,42 @@ def _as_option(parameter: inspect.Parameter) -> inspect.Parameter:
 @build_app.command()
 def folder(
     source: Source,
-    name: Annotated[str, typer.Option(help="How the dataset is called.")],
+    name: Annotated[str, option("How the dataset is called.")],
     source_format: Annotated[
-        SourceFormat, typer.Option("--format", help="How the pictures are annotated.")
+        SourceFormat, option("How the pictures are annotated.", "--format")
     ] = SourceFormat.AUTO,
-    classes: Annotated[str, typer.Option(help="Only these classes: a,b,c.")] = "",
+    classes: Annotated[str, option("Only these classes: a,b,c.")] = "",
     instances: Annotated[
-        int | None,
-        typer.Option(min=1, help="Objects per class and split; default: all that can be had."),
+        int | None, option("Objects per class and split; default: all that can be had.", min=1)
     ] = None,
     border: Annotated[
-        Background, typer.Option(help="Beyond a picture's border: its edge, or black.")
+        Background, option("Beyond a picture's border: its edge, or black.")
     ] = Background.EDGE,
     cutouts: Annotated[
-        bool, typer.Option("--cutouts", help="Cut objects out along their transparency.")
+        bool, option("Cut objects out along their transparency.", "--cutouts")
     ] = False,
     masks: Annotated[
-        Path | None, typer.Option(help="Masks, each with the name of its picture; cut-outs.")
+        Path | None, option("Masks, each with the name of its picture; cut-outs.")
     ] = None,
     backgrounds: Annotated[
-        Path | None, typer.Option(help="Pictures behind cut-outs. (default: black)")
+        Path | None, option("Pictures behind cut-outs. (default: black)")
     ] = None,
     group_by: Annotated[
         str,
-        typer.Option(
-            help="What is never split: a folder level (1, 2, …), or a regular expression "
+        option(
+            "What is never split: a folder level (1, 2, …), or a regular expression "
             "for the picture's path."
         ),
     ] = "",
-    grey: Annotated[bool, typer.Option("--grey", help="Grey images.")] = False,
+    grey: Annotated[bool, option("Grey images.", "--grey")] = False,
     allow_upscaling: Annotated[
-        bool,
-        typer.Option("--allow-upscaling", help="Admit objects below the largest object size."),
+        bool, option("Admit objects below the largest object size.", "--allow-upscaling")
     ] = False,
     canvas: Canvas = None,
     sizes: Sizes = "",
     skip_bad: SkipBad = False,
-    license_text: Annotated[
-        str, typer.Option("--license", help="Terms of the pictures.")
-    ] = "not stated",
-    seed: Annotated[int, typer.Option(help="Decides positions and splits.")] = 0,
+    license_text: Annotated[str, option("Terms of the pictures.", "--license")] = "not stated",
+    seed: Annotated[int, option("Decides positions and splits.")] = 0,
     out: Out = None,
     workers: Workers = None,
     force: Force = False,
@@ -303,9 +290,6 @@ def _build(
     build: Callable[..., StirArrays], name: str, out: Path | None, workers: int | None, force: bool
 ) -> None:
     """Call `build(workers=…, progress=…)`, write its file and print the path."""
-    from equiscale.core.cores import available_cores
-    from equiscale.data.schema import check_target, write_arrays
-
     path = out or dataset_path(name)
     check_target(path, force)
     with progress_bar(f"building {name}") as report:
@@ -316,9 +300,6 @@ def _build(
 @contextmanager
 def progress_bar(text: str, *columns: Any, total: int | None = None) -> Iterator[Report]:  # noqa: ANN401 - rich's
     """Show a bar on a terminal; a request to terminate ends the block as Ctrl-C does."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     console = Console(stderr=True)
     hidden = not console.is_terminal
     bar = Progress(*columns, console=console, transient=True, disable=hidden)
@@ -346,9 +327,6 @@ def _compare_content(name: str, found: str) -> dict[str, str]:
 
 def _add_own_datasets(table: Table) -> None:
     """Add the files in the cache directory that the catalog does not know."""
-    from equiscale.core.files import cache_directory
-    from equiscale.data.catalog import SUFFIX
-
     for path in sorted(cache_directory().glob(f"*{SUFFIX}")):
         if path.stem not in CARDS:
             table.add_row(path.stem, *[""] * 4, "here", "your own")
@@ -369,9 +347,6 @@ def _parse_layout(canvas: int | None, sizes: str, default: Layout) -> Layout:
 
 
 def _print_fields(fields: dict[str, str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
     for key, value in fields.items():

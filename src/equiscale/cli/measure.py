@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -12,13 +14,14 @@ from rich.text import Text
 
 from equiscale.cli import options
 from equiscale.core.errors import OptionError
+from equiscale.core.files import atomic_write
 from equiscale.core.spec import thirds
+from equiscale.runs.record import Measurement
 
 if TYPE_CHECKING:
     from torch import nn
 
     from equiscale.data.dataset import StirDataset
-    from equiscale.runs.record import Measurement
 
 
 def measure(
@@ -33,8 +36,7 @@ def measure(
         Path | None, typer.Option(help="Also write all measurements, arrays too, as .npz.")
     ] = None,
     allow_import: Annotated[
-        bool,
-        typer.Option(help="Build a model named package.module:factory, which runs its code."),
+        bool, typer.Option(help="Build a model named package.module:factory, which runs its code.")
     ] = False,
     device: options.Device = None,
     threads: options.Threads = None,
@@ -117,12 +119,6 @@ def _selection_table(measurement: Measurement) -> Table:
 
 
 def _write(path: Path, per_size: dict[int, float], found: dict[str, Measurement | None]) -> None:
-    import json
-
-    import numpy as np
-
-    from equiscale.core.files import atomic_write
-
     present = {name: m for name, m in found.items() if m is not None}
     arrays = {f"{n}.{item}": a for n, m in present.items() for item, a in m.arrays.items()}
     values = {n: {**m.values, **m.timings} for n, m in present.items()}

@@ -5,16 +5,20 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from equiscale.core.errors import OptionError
+from equiscale.runs.store import RunState
 
 DEFAULT_RUNS = Path("runs")
 EXIT_FAILED_RUN = 1
@@ -24,56 +28,52 @@ TRAINING = "Differences from the paper's protocol (each makes another run)"
 MACHINE = "Where it runs"
 
 
-def _option(help: str, *names: str, panel: str | None = None, min: int | None = None) -> Any:  # noqa: A002, ANN401 - typer's words
+def option(help: str, *names: str, panel: str | None = None, min: int | None = None) -> Any:  # noqa: A002, ANN401 - typer's words
+    """Return an option of a command; a flag needs its name, or it gets a `--no-` twin."""
     return typer.Option(*names, help=help, rich_help_panel=panel, min=min)
+
+
+grid_option = partial(option, panel=GRID)
+training_option = partial(option, panel=TRAINING)
+machine_option = partial(option, panel=MACHINE)
 
 
 RunsDirectory = Annotated[
     Path, typer.Option("--runs", envvar="EQUISCALE_RUNS", help="Directory of the records.")
 ]
-Scenarios = Annotated[str, _option("Names with commas, or all.", panel=GRID)]
-Seeds = Annotated[str, _option("A number n (seeds 1…n), or a list.", panel=GRID)]
+Scenarios = Annotated[str, grid_option("Names with commas, or all.")]
+Seeds = Annotated[str, grid_option("A number n (seeds 1…n), or a list.")]
 LearningRates = Annotated[
-    str,
-    _option("Numbers with commas, or published: those of the paper. (default: 1e-3)", panel=GRID),
+    str, grid_option("Numbers with commas, or published: those of the paper. (default: 1e-3)")
 ]
 SelectLearningRate = Annotated[
     bool,
-    _option(
-        "As in the paper: try 1e-2 and 1e-3 on five seeds, keep the better.",
-        "--select-lr",
-        panel=GRID,
+    grid_option(
+        "As in the paper: try 1e-2 and 1e-3 on five seeds, keep the better.", "--select-lr"
     ),
 ]
-ModelOption = Annotated[list[str], _option("Option of the model, name=value; may be repeated.")]
-DryRun = Annotated[bool, _option("Only print what is missing.", "--dry-run")]
-RetryFailed = Annotated[bool, _option("Try failed runs again.", "--retry-failed")]
-Device = Annotated[
-    str | None, _option("cuda, mps or cpu; default: the first there is.", panel=MACHINE)
-]
-Threads = Annotated[int | None, _option("Threads per run.", panel=MACHINE, min=1)]
+ModelOption = Annotated[list[str], option("Option of the model, name=value; may be repeated.")]
+DryRun = Annotated[bool, option("Only print what is missing.", "--dry-run")]
+RetryFailed = Annotated[bool, option("Try failed runs again.", "--retry-failed")]
+Device = Annotated[str | None, machine_option("cuda, mps or cpu; default: the first there is.")]
+Threads = Annotated[int | None, machine_option("Threads per run.", min=1)]
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
     """Differences from the paper's protocol."""
 
-    batch_size: Annotated[
-        int | None, _option("Images per step. (default: 16)", panel=TRAINING, min=1)
-    ] = None
-    epochs: Annotated[int | None, _option("At most. (default: 200)", panel=TRAINING, min=1)] = None
+    batch_size: Annotated[int | None, training_option("Images per step. (default: 16)", min=1)] = (
+        None
+    )
+    epochs: Annotated[int | None, training_option("At most. (default: 200)", min=1)] = None
     patience: Annotated[
-        int | None, _option("Epochs without improvement. (default: 10)", panel=TRAINING, min=1)
+        int | None, training_option("Epochs without improvement. (default: 10)", min=1)
     ] = None
-    optimizer: Annotated[
-        str | None, _option("adam, adamw, sgd. (default: adam)", panel=TRAINING)
-    ] = None
-    reshuffle: Annotated[
-        bool, _option("Shuffle before each epoch.", "--reshuffle", panel=TRAINING)
-    ] = False
+    optimizer: Annotated[str | None, training_option("adam, adamw, sgd. (default: adam)")] = None
+    reshuffle: Annotated[bool, training_option("Shuffle before each epoch.", "--reshuffle")] = False
     augmentation: Annotated[
-        str | None,
-        _option("none, rescale, rescale_object, shift. (default: none)", panel=TRAINING),
+        str | None, training_option("none, rescale, rescale_object, shift. (default: none)")
     ] = None
 
     @property
@@ -90,28 +90,27 @@ class RunOptions:
 
     device: Device = None
     threads: Threads = None
-    track: Annotated[str, _option("Live curves: tensorboard, mlflow, or both with a comma.")] = ""
-    weights: Annotated[bool, _option("Keep the best weights in the record.")] = True
+    track: Annotated[str, option("Live curves: tensorboard, mlflow, or both with a comma.")] = ""
+    weights: Annotated[bool, option("Keep the best weights in the record.")] = True
 
 
 @dataclass(frozen=True)
 class LauncherOptions:
-    """Where many runs are computed."""
+    """Where many runs are computed, and which of them."""
 
-    on: Annotated[
-        str, _option("local, ray, slurm or another package's launcher.", panel=MACHINE)
-    ] = "local"
+    directory: RunsDirectory = DEFAULT_RUNS
+    dry_run: DryRun = False
+    retry_failed: RetryFailed = False
+    on: Annotated[str, machine_option("local, ray, slurm or another package's launcher.")] = "local"
     workers: Annotated[
         int | None,
-        _option(
-            "Processes on this machine. (default: one per core, or --per-gpu per GPU)",
-            panel=MACHINE,
-            min=1,
+        machine_option(
+            "Processes on this machine. (default: one per core, or --per-gpu per GPU)", min=1
         ),
     ] = None
-    per_gpu: Annotated[int, _option("Runs at once on each GPU.", panel=MACHINE, min=1)] = 1
+    per_gpu: Annotated[int, machine_option("Runs at once on each GPU.", min=1)] = 1
     launcher_option: Annotated[
-        list[str], _option("Option of the launcher, name=value; may be repeated.", panel=MACHINE)
+        list[str], machine_option("Option of the launcher, name=value; may be repeated.")
     ] = field(default_factory=list)
 
 
@@ -142,15 +141,27 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters(group: type) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    found = []
-    for item in fields(group):
-        default = [] if item.default is MISSING else item.default
-        kind = inspect.Parameter.KEYWORD_ONLY
-        found.append(
-            inspect.Parameter(item.name, kind, default=default, annotation=hints[item.name])
-        )
-    return found
+    hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    defaults = {
+        item.name: [] if item.default is MISSING else item.default for item in fields(group)
+    }
+    return [
+        inspect.Parameter(name, kind, default=default, annotation=hints[name])
+        for name, default in defaults.items()
+    ]
+
+
+def count_states(
+    runs: Iterable[tuple[str, str, RunState]], missing: str = RunState.MISSING.value
+) -> Table:
+    """Return how many runs there are in each state by model and dataset, given one by one."""
+    counts = Counter(runs)
+    headings = [missing if state is RunState.MISSING else state.value for state in RunState]
+    table = Table("model", "dataset", *headings, box=None)
+    for model, dataset in dict.fromkeys((model, dataset) for model, dataset, _ in counts):
+        row = (str(counts[model, dataset, state]) for state in RunState)
+        table.add_row(Text(model), Text(dataset), *row)
+    return table
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -21,10 +21,11 @@ from equiscale.core.files import check_writable
 if TYPE_CHECKING:
     from equiscale.probing import Network
 
-PREPROCESSING = "What the networks expect (default: what they say, or else ImageNet's)"
-_pictures = partial(typer.Option, rich_help_panel="Which pictures")
-_shown = partial(typer.Option, rich_help_panel="How they are shown")
-_expected = partial(typer.Option, rich_help_panel=PREPROCESSING)
+_pictures = partial(options.option, panel="Which pictures")
+_shown = partial(options.option, panel="How they are shown")
+_expected = partial(
+    options.option, panel="What the networks expect (default: what they say, or else ImageNet's)"
+)
 
 
 def probe(
@@ -33,55 +34,51 @@ def probe(
         typer.Argument(help="my_module:load_model, timm:NAME or onnx:FILE; one or several."),
     ],
     images: Annotated[
-        Path, _pictures(help="Directory: a folder per class, COCO or YOLO boxes, or pictures only.")
+        Path, _pictures("Directory: a folder per class, COCO or YOLO boxes, or pictures only.")
     ],
     out: Annotated[
         Path, typer.Option(help="The page to write, with a .json and a .csv beside it.")
     ] = Path("probe.html"),
     source_format: Annotated[
-        SourceFormat, _pictures("--format", help="How they are annotated.")
+        SourceFormat, _pictures("How they are annotated.", "--format")
     ] = SourceFormat.AUTO,
-    unlabelled: Annotated[
-        bool, _pictures("--unlabelled", help="Folders do not name classes.")
-    ] = False,
+    unlabelled: Annotated[bool, _pictures("Folders do not name classes.", "--unlabelled")] = False,
     cutouts: Annotated[
-        bool, _pictures("--cutouts", help="Cut objects out along their transparency.")
+        bool, _pictures("Cut objects out along their transparency.", "--cutouts")
     ] = False,
     masks: Annotated[
-        Path | None, _pictures(help="Masks, each with the name of its picture; cut-outs.")
+        Path | None, _pictures("Masks, each with the name of its picture; cut-outs.")
     ] = None,
     limit: Annotated[
-        int | None, _pictures(min=1, help="At most so many objects, from all classes.")
+        int | None, _pictures("At most so many objects, from all classes.", min=1)
     ] = None,
-    skip_bad: Annotated[bool, _pictures("--skip-bad", help="Leave out damaged pictures.")] = False,
+    skip_bad: Annotated[bool, _pictures("Leave out damaged pictures.", "--skip-bad")] = False,
     sizes: Annotated[
-        str, _shown(help="In pixels: 28,56,112. (default: steps of √2, down to an eighth)")
+        str, _shown("Object sizes in pixels: 28,56,112. (default: steps of √2, down to an eighth)")
     ] = "",
-    places: Annotated[int, _shown(min=1, help="Places at each size.")] = 3,
+    places: Annotated[int, _shown("Places at each size.", min=1)] = 3,
     background: Annotated[
         str | None,
         _shown(
-            help="own, edge, blur, plain, or a directory of pictures. (default: own surroundings "
+            "own, edge, blur, plain, or a directory of pictures. (default: own surroundings "
             "for boxes, blur for whole pictures, plain for cut-outs)"
         ),
     ] = None,
-    seed: Annotated[int, _shown(help="Decides places.")] = 0,
-    canvas: Annotated[int | None, _expected(min=1, help="Side of the input in pixels.")] = None,
+    seed: Annotated[int, _shown("Decides places.")] = 0,
+    canvas: Annotated[int | None, _expected("Side of the input in pixels.", min=1)] = None,
     mean: Annotated[
-        str, _expected(help="Of pixels in [0, 1]: 0.5,0.5,0.5; one number for grey images.")
+        str, _expected("Of pixels in [0, 1]: 0.5,0.5,0.5; one number for grey images.")
     ] = "",
-    std: Annotated[str, _expected(help="Of pixels in [0, 1]: 0.5,0.5,0.5.")] = "",
-    crop: Annotated[float | None, _expected(help="Share of the picture that is seen.")] = None,
+    std: Annotated[str, _expected("Of pixels in [0, 1]: 0.5,0.5,0.5.")] = "",
+    crop: Annotated[float | None, _expected("Share of the picture that is seen.")] = None,
     class_names: Annotated[
         Path | None,
         _expected(
-            help="Names of the outputs, one per line. (default: what the network says; "
+            "Names of the outputs, one per line. (default: what the network says; "
             "ImageNet's, if it has 1000 and timm is installed; the folders in order)"
         ),
     ] = None,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Images per forward pass.", rich_help_panel=options.MACHINE)
-    ] = 32,
+    batch_size: Annotated[int, options.machine_option("Images per forward pass.", min=1)] = 32,
     device: options.Device = None,
     threads: options.Threads = None,
 ) -> None:
@@ -133,7 +130,7 @@ def probe(
     report.write_json(out.with_suffix(".json"))
     report.write_csv(out.with_suffix(".csv"))
     report.write_page(out)
-    Console().print(str(report), markup=False, highlight=False, soft_wrap=True)
+    options.say(Console(), str(report))
     typer.echo(out)
 
 

@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from equiscale.cli.options import format_seconds, say
+from equiscale.runs.record import RunRecord
+from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps.estimate import Estimate, MeasuredRuns
+from equiscale.sweeps.grid import Sweep
+from equiscale.sweeps.progress import RunningRun, load_running
 
 if TYPE_CHECKING:
-    from equiscale.runs.record import RunRecord
-    from equiscale.runs.store import RunState, RunStore
-    from equiscale.sweeps.estimate import Estimate
-    from equiscale.sweeps.grid import Sweep
-    from equiscale.sweeps.progress import RunningRun
     from equiscale.sweeps.request import SweepStatus
 
 LOG_SECONDS = 10.0
@@ -36,18 +36,9 @@ _OTHER_LINES = 6
 
 
 class Display:
-    """Follows a sweep; a subclass says how that looks.
-
-    Args:
-        console: Where to print.
-        grid: The sweep.
-        store: Its runs.
-        slots: How many runs are computed at once.
-    """
+    """Follows a sweep of which `slots` runs are computed at once; a subclass says how it looks."""
 
     def __init__(self, console: Console, grid: Sweep, store: RunStore, slots: int) -> None:
-        from equiscale.sweeps.estimate import MeasuredRuns
-
         self.console, self.grid, self.store, self.slots = console, grid, store, slots
         self._measured = MeasuredRuns(store)
         self._states: dict[str, RunState] = {}
@@ -56,8 +47,6 @@ class Display:
 
     def show(self, status: SweepStatus) -> None:
         """Show where the sweep stands."""
-        from equiscale.sweeps.progress import load_running
-
         problems = list(status.problems)
         if status.states != self._states:
             for record in self._load_finished(status, problems):
@@ -73,8 +62,6 @@ class Display:
 
     def _load_finished(self, status: SweepStatus, problems: list[str]) -> list[RunRecord]:
         """Return the records of runs that were seen before and have ended since."""
-        from equiscale.runs.store import RunState
-
         done = [key.run_id for key in status.keys(RunState.DONE)]
         seen = [run_id for run_id in done if run_id in self._states]
         new = [run_id for run_id in seen if self._states[run_id] is not RunState.DONE]
@@ -107,8 +94,6 @@ class TerminalDisplay(Display):
         self._live.update(Group(*lines, self._draw_overall(status, running)))
 
     def _draw_overall(self, status: SweepStatus, running: Sequence[RunningRun]) -> Table:
-        from equiscale.runs.store import RunState
-
         ended = status.count(RunState.DONE) + status.count(RunState.FAILED)
         under_way = sum(run.epoch / run.last_epoch for run in running)
         total = max(1, len(status.plan.keys) + len(status.plan.undecided))
@@ -188,8 +173,6 @@ def describe_end(run: RunningRun) -> str:
 
 def summarize(status: SweepStatus) -> str:
     """Return the counts of a sweep in one line."""
-    from equiscale.runs.store import RunState
-
     counts = ", ".join(f"{status.count(state)} {state.value}" for state in RunState)
     later = len(status.plan.undecided)
     return f"{_count(len(status.plan.keys), 'run')}: {counts}" + (

@@ -11,7 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from equiscale.cli import options
+from equiscale.cli.options import option
 from equiscale.core.errors import OptionError
+from equiscale.core.files import atomic_write
+from equiscale.core.protocol import protocol_changes
 
 if TYPE_CHECKING:
     from equiscale.analysis.study import Study
@@ -24,9 +27,7 @@ RunsSource = Annotated[
         help="Directory of the records, or a table that `equiscale collect` wrote.",
     ),
 ]
-Models = Annotated[
-    str, typer.Option("--models", help="Names with commas; default: all that were run.")
-]
+Models = Annotated[str, option("Names with commas; default: all that were run.", "--models")]
 DEFAULT_PORT = 8765
 _ANY_WIDTH = 10_000
 
@@ -35,7 +36,7 @@ def report(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     directory: RunsSource = options.DEFAULT_RUNS,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Show it on this machine, refreshed as runs finish.")
+        bool, option("Show it on this machine, refreshed as runs finish.", "--serve")
     ] = False,
     port: Annotated[int, typer.Option(min=0, help="Port of --serve; 0 takes any.")] = DEFAULT_PORT,
 ) -> None:
@@ -53,9 +54,7 @@ def report(
 def figures(
     out: Annotated[Path, typer.Option(help="Directory to write to.")] = Path("figures"),
     directory: RunsSource = options.DEFAULT_RUNS,
-    only: Annotated[
-        str, typer.Option(help="Names of figures, separated by commas; default: all.")
-    ] = "",
+    only: Annotated[str, option("Names of figures, separated by commas; default: all.")] = "",
     models: Models = "",
     formats: Annotated[str, typer.Option(help="svg, pdf, png.")] = "svg,pdf,png",
     data: Annotated[
@@ -85,8 +84,6 @@ def compare(
     study = _read(directory, models)
     cells, compared = study.cells, study.published
     if out is not None:
-        from equiscale.core.files import atomic_write
-
         with atomic_write(out) as file:
             file.write(compared.drop("missing", "accuracies").write_csv().encode())
     if compared.is_empty():
@@ -125,8 +122,6 @@ def _comparison_table(rows: list[dict[str, Any]]) -> Table:
 
 def _name_with_changes(row: dict[str, Any]) -> str:
     """Return the model, and what was changed in the paper's protocol."""
-    from equiscale.core.protocol import protocol_changes
-
     changes = [protocol_changes(str(row["protocol"]))]
     if not row["same_rate"]:
         changes.append(f"lr {row['learning_rate']:g} (published: {row['published_lr']:g})")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from equiscale.cli import options
 from equiscale.runs.errors import CorruptRecordError, RunsError
-
-if TYPE_CHECKING:
-    from equiscale.runs.store import RunStore
+from equiscale.runs.store import RunState, RunStore
+from equiscale.runs.table import check_table_path, measurements_path, write_tables
 
 
 def status(directory: options.RunsDirectory = options.DEFAULT_RUNS) -> None:
@@ -33,8 +30,6 @@ def collect(
     directory: options.RunsDirectory = options.DEFAULT_RUNS,
 ) -> None:
     """Write all finished runs as two tables: runs, and measurements beside it."""
-    from equiscale.runs.table import check_table_path, measurements_path, write_tables
-
     check_table_path(out)
     problems: list[str] = []
     records = list(_existing_store(directory).load_all(problems=problems))
@@ -47,36 +42,24 @@ def collect(
 
 
 def _existing_store(directory: Path) -> RunStore:
-    from equiscale.runs.store import RunStore
-
     if not directory.is_dir():
         raise RunsError.missing(directory)
     return RunStore(directory)
 
 
 def _count_runs(store: RunStore) -> Table:
-    from equiscale.runs.store import RunState
-
-    counts: Counter[tuple[str, str, str]] = Counter()
+    runs: list[tuple[str, str, RunState]] = []
     for state in RunState:
         for run_id in store.run_ids(state):
             key = store.key(run_id)
-            model, dataset = (key.model, key.dataset) if key else ("unreadable", "")
-            counts[model, dataset, state.value] += 1
-    headings = ["interrupted" if s is RunState.MISSING else s.value for s in RunState]
-    table = Table("model", "dataset", *headings, box=None)
-    for model, dataset in sorted({(model, dataset) for model, dataset, _ in counts}):
-        row = [str(counts[model, dataset, state.value]) for state in RunState]
-        table.add_row(Text(model), Text(dataset), *row)
-    totals = [str(sum(n for (_, _, s), n in counts.items() if s == state)) for state in RunState]
-    table.add_row("total", "", *totals)
+            runs.append((*((key.model, key.dataset) if key else ("unreadable", "")), state))
+    table = options.count_states(sorted(runs), missing="interrupted")
+    table.add_row("total", "", *(str(sum(one[2] is s for one in runs)) for s in RunState))
     return table
 
 
 def _notes(store: RunStore) -> Iterator[str]:
     """Yield a line for each run that is running, failed or quarantined."""
-    from equiscale.runs.store import RunState
-
     for run_id in store.run_ids(RunState.RUNNING):
         progress = store.progress(run_id)
         epoch = f"epoch {progress.get('epoch', '?')}/{progress.get('max_epochs', '?')}"

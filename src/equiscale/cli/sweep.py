@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from equiscale.cli import options
 from equiscale.cli.options import LauncherOptions, RunOptions, TrainingOptions, with_option_groups
 from equiscale.cli.progress import describe_estimate, following, print_problems, summarize
 from equiscale.core.errors import OptionError
 from equiscale.core.registry import check_name
+from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps.estimate import MeasuredRuns
+from equiscale.sweeps.grid import Sweep
+from equiscale.sweeps.sweep_file import SweepRequest, first_seeds, read_sweep_file
 
 if TYPE_CHECKING:
-    from equiscale.runs.store import RunStore
     from equiscale.sweeps.grid import Sweep
     from equiscale.sweeps.job import JobSettings
     from equiscale.sweeps.launch import Launcher
     from equiscale.sweeps.request import SweepStatus
-    from equiscale.sweeps.sweep_file import SweepRequest
 
 
 @with_option_groups
@@ -33,21 +33,13 @@ def sweep(
         Path | None, typer.Argument(help="TOML file that describes the sweep instead of options.")
     ] = None,
     models: Annotated[
-        str,
-        typer.Option(
-            help="Names with commas; all, paper, beyond or control.", rich_help_panel=options.GRID
-        ),
+        str, options.grid_option("Names with commas; all, paper, beyond or control.")
     ] = "paper",
-    data: Annotated[
-        str, typer.Option(help="Names or files with commas, or all.", rich_help_panel=options.GRID)
-    ] = "emoji",
+    data: Annotated[str, options.grid_option("Names or files with commas, or all.")] = "emoji",
     scenarios: options.Scenarios = "all",
     seeds: options.Seeds = "5",
     lr: options.LearningRates = "",
     select_lr: options.SelectLearningRate = False,
-    directory: options.RunsDirectory = options.DEFAULT_RUNS,
-    dry_run: options.DryRun = False,
-    retry_failed: options.RetryFailed = False,
     launcher: LauncherOptions = LauncherOptions(),  # noqa: B008 - frozen
     run: RunOptions = RunOptions(),  # noqa: B008
     training: TrainingOptions = TrainingOptions(),  # noqa: B008
@@ -57,8 +49,6 @@ def sweep(
     It can be stopped and started at any time, also several times at once: no run is done twice.
     """
     options.allow_local_models()
-    from equiscale.sweeps.sweep_file import SweepRequest, read_sweep_file
-
     if file is not None:
         _check_no_grid_options(context)
         request = read_sweep_file(file)
@@ -72,7 +62,7 @@ def sweep(
             select_learning_rate=select_lr,
             training=training.changes,
         )
-    _, status, store = run_request(request, directory, launcher, run, dry_run, retry_failed)
+    _, status, store = run_request(request, launcher, run)
     exit_if_failed(status, store)
 
 
@@ -94,32 +84,24 @@ def parse_rates(text: str) -> tuple[float, ...] | Literal["published"]:
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the seeds 1…n for one number n, or those of a list."""
-    from equiscale.sweeps.sweep_file import first_seeds
-
     seeds = options.parse_numbers("--seeds", text, int)
     return seeds if "," in text else first_seeds(seeds[0] if seeds else 0)
 
 
 def run_request(
-    request: SweepRequest,
-    directory: Path,
-    launching: LauncherOptions,
-    run: RunOptions,
-    dry_run: bool,
-    retry_failed: bool,
+    request: SweepRequest, launching: LauncherOptions, run: RunOptions
 ) -> tuple[Sweep, SweepStatus, RunStore]:
-    """Run a sweep and show its progress; with `dry_run`, print what is missing and exit."""
-    from equiscale.runs.store import RunStore
+    """Run a sweep and show its progress; with `--dry-run`, print what is missing and exit."""
     from equiscale.sweeps.request import inspect_sweep, resolve_sweep, run_sweep
 
-    grid, store = resolve_sweep(request), RunStore(directory)
+    grid, store = resolve_sweep(request), RunStore(launching.directory)
     launcher = _create_launcher(launching, run)
-    if dry_run:
+    if launching.dry_run:
         _print_plan(grid, store, launcher)
         raise typer.Exit
-    settings = job_settings(directory, run, grid)
+    settings = job_settings(launching.directory, run, grid)
     console = Console(stderr=True)
-    if retry_failed:
+    if launching.retry_failed:
         store.forget_failures(key.run_id for key in inspect_sweep(grid, store).plan.keys)
     try:
         with following(console, grid, store, launcher.slots) as display:
@@ -172,17 +154,12 @@ def job_settings(directory: Path, run: RunOptions, sweep: Sweep) -> JobSettings:
 
 def _print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
     """Print what is missing, and how long it will take."""
-    from equiscale.runs.store import RunState
-    from equiscale.sweeps.estimate import MeasuredRuns
     from equiscale.sweeps.request import estimate_sweep, inspect_sweep
 
     status = inspect_sweep(grid, store)
-    table = Table("model", "dataset", *(state.value for state in RunState), box=None)
-    rows = Counter((key.model, key.dataset, status.states[key.run_id]) for key in status.plan.keys)
-    for model, dataset in dict.fromkeys((key.model, key.dataset) for key in status.plan.keys):
-        table.add_row(model, dataset, *(str(rows[model, dataset, state]) for state in RunState))
     console = Console()
-    console.print(table)
+    runs = ((key.model, key.dataset, status.states[key.run_id]) for key in status.plan.keys)
+    console.print(options.count_states(runs))
     measured = MeasuredRuns(store)
     estimate = estimate_sweep(grid, status, measured)
     print_problems([*status.problems, *measured.problems], console)
@@ -192,8 +169,6 @@ def _print_plan(grid: Sweep, store: RunStore, launcher: Launcher) -> None:
 
 def exit_if_failed(status: SweepStatus, store: RunStore) -> None:
     """Say which runs failed and why, and end the command, if there are any."""
-    from equiscale.runs.store import RunState
-
     console = Console(stderr=True)
     failed = status.keys(RunState.FAILED)
     for key in failed:

@@ -13,10 +13,11 @@ from equiscale.cli import options
 from equiscale.cli.options import RunOptions, TrainingOptions, with_option_groups
 from equiscale.cli.sweep import job_settings, parse_rates
 from equiscale.core.errors import EquiscaleError, OptionError
+from equiscale.runs.key import RunKey
+from equiscale.runs.store import RunState, RunStore
+from equiscale.sweeps.sweep_file import SweepRequest
 
 if TYPE_CHECKING:
-    from equiscale.runs.key import RunKey
-    from equiscale.runs.store import RunStore
     from equiscale.sweeps.job import JobSettings
     from equiscale.training.loop import Progress
 
@@ -30,12 +31,10 @@ def train(
     model: Annotated[str, typer.Option(help="Name of a model, or package.module:factory.")],
     data: Annotated[str, typer.Option(help="Name or file of a dataset.")] = "emoji",
     scenario: Annotated[
-        str, typer.Option(help="small2large, mid2rest, large2small or all2all.")
+        str, options.option("small2large, mid2rest, large2small or all2all.")
     ] = "mid2rest",
     seed: Annotated[int, typer.Option(min=0)] = 1,
-    lr: Annotated[
-        str, typer.Option(help="Learning rate, or published: that of the paper.")
-    ] = "1e-3",
+    lr: Annotated[str, options.option("Learning rate, or published: that of the paper.")] = "1e-3",
     option: options.ModelOption = [],  # noqa: B006 - typer reads it, nobody changes it
     directory: options.RunsDirectory = options.DEFAULT_RUNS,
     training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
@@ -47,9 +46,7 @@ def train(
     The same command resumes a run that was stopped, and shows the result of one that is done.
     """
     options.allow_local_models()
-    from equiscale.runs.store import RunStore
     from equiscale.sweeps.request import resolve_sweep
-    from equiscale.sweeps.sweep_file import SweepRequest
 
     rates = parse_rates(lr)
     if rates != "published" and len(rates) > 1:
@@ -76,7 +73,6 @@ def train(
 
 def _run(key: RunKey, store: RunStore, settings: JobSettings) -> None:
     """Compute a run in this process with a line of progress, and print its result."""
-    from equiscale.runs.store import RunState
     from equiscale.sweeps.job import Watcher, run_job
     from equiscale.sweeps.request import note_reused
 

@@ -51,14 +51,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that appears under `path` complete or not at all.
 
     The bytes go to a temporary file beside it, reach the disk, and are then renamed into place.
-    If the block raises, `path` is as it was and the temporary file is gone.
-
-    Raises:
-        StorageError: The file cannot be written: no space, no permission, no such directory.
-
-    Examples:
-        >>> with atomic_write(Path("numbers.bin")) as file:  # doctest: +SKIP
-        ...     file.write(b"123")
+    If the block raises, `path` is as it was. `StorageError` says why it cannot be written.
     """
     try:
         with _replacing(path) as file:

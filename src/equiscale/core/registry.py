@@ -46,12 +46,8 @@ class Registry(Generic[T]):
 
     An entry is added by a decorator in its own file. A lookup that needs more than the files
     imported so far imports the others: those of this package, by their names, and the modules that
-    other packages name in the entry-point group `equiscale.<kind>s`.
-
-    Args:
-        kind: What an entry is, for messages and the entry-point group.
-        home: How the full names of this package's modules with entries begin.
-        hint: Advice for an unknown name.
+    other packages name in the entry-point group `equiscale.<kind>s`. `home` is how the full names
+    of this package's modules with entries begin, `hint` is advice for an unknown name.
 
     Examples:
         >>> colours: Registry[int] = Registry("colour")
@@ -81,12 +77,7 @@ class Registry(Generic[T]):
         self._entries[name] = entry
 
     def register(self, name: str, *, requires: tuple[str, str] | None = None) -> Callable[[T], T]:
-        """Return a decorator that adds an entry.
-
-        Args:
-            name: Its name, also on the command line.
-            requires: Package that it imports when used, and the extra that installs it.
-        """
+        """Return a decorator that adds an entry; `requires` is a package and the extra with it."""
 
         def add(entry: T) -> T:
             self.add(name, entry)

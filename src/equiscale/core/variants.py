@@ -9,19 +9,12 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Variant:
-    """A named set of options of a registered model.
-
-    Attributes:
-        base: Name of the model.
-        group: `"beyond"` or `"control"`.
-        options: Options that differ from the base model's defaults.
-        title: One sentence on what differs.
-    """
+    """A named set of options of a registered model."""
 
     base: str
     group: Literal["beyond", "control"]
-    options: Mapping[str, Any]
-    title: str
+    options: Mapping[str, Any]  # those that differ from the base model's defaults
+    title: str  # one sentence on what differs
 
 
 _SAME = {"padding": "same"}

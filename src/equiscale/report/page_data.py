@@ -14,11 +14,7 @@ from numpy.typing import NDArray
 
 from equiscale import __version__
 from equiscale.analysis.comparison import CITATION, published_accuracy, published_curves
-from equiscale.analysis.selection import (
-    ScaleSelection,
-    best_channels,
-    channel_correlations,
-)
+from equiscale.analysis.selection import ScaleSelection, best_channels, channel_correlations
 from equiscale.analysis.study import Study
 from equiscale.analysis.summaries import CELL, ModelKey, train_spans
 from equiscale.core.protocol import PROTOCOL_VERSION

@@ -235,11 +235,7 @@ def plot_epoch_seconds(study: Study) -> Figure:
 
 
 def _draw_costs(
-    axis: Axes,
-    models: Mapping[ModelKey, dict[str, Any]],
-    styles: Styles,
-    filled: str,
-    hollow: str,
+    axis: Axes, models: Mapping[ModelKey, dict[str, Any]], styles: Styles, filled: str, hollow: str
 ) -> None:
     """Draw two costs of each model, one filled and one hollow."""
     for place, (model, style) in enumerate(styles.items()):
@@ -365,11 +361,7 @@ def _dataset(name: str) -> str:
 
 
 def _panels(
-    rows: int,
-    columns: int,
-    row_height: float,
-    sharex: bool = False,
-    column_width: float = 1.45,
+    rows: int, columns: int, row_height: float, sharex: bool = False, column_width: float = 1.45
 ) -> tuple[Figure, NDArray[Any]]:
     size = (max(column_width * columns + 1.4, 3.4), row_height * rows + 0.7)
     figure = Figure(figsize=size, layout="constrained")

@@ -26,11 +26,7 @@ _WAITING = """<!doctype html><html lang="en"><meta charset="utf-8"><title>equisc
 
 
 class LivePage:
-    """The page of a runs directory, made again when runs were finished.
-
-    Args:
-        directory: The runs directory; it need not exist yet.
-    """
+    """The page of a runs directory, which need not exist yet; made again when runs finish."""
 
     def __init__(self, directory: Path) -> None:
         self._reader = RunsReader(directory)
@@ -58,12 +54,7 @@ class LivePage:
 
 
 class PageServer(ThreadingHTTPServer):
-    """A web server on the loopback interface only: `/` is the page, `/version` its number.
-
-    Args:
-        directory: The runs directory.
-        port: 0 takes any free one.
-    """
+    """A web server on the loopback interface only: `/` is the page, `/version` its number."""
 
     def __init__(self, directory: Path, port: int) -> None:
         self.page = LivePage(directory)

@@ -20,21 +20,13 @@ PAPER_DATASETS = ("emoji", "mnist", "trafficsign", "aerial")
 
 @dataclass(frozen=True)
 class ModelStyle:
-    """How one model is drawn.
+    """How one model is drawn."""
 
-    Attributes:
-        label: A few words for people.
-        light: Colour on white, contrast at least 3 : 1.
-        dark: Colour on near black, contrast at least 3 : 1.
-        dash: SVG dash pattern; empty for a solid line.
-        marker: Matplotlib's name of the marker, one of `MARKERS`.
-    """
-
-    label: str
-    light: str
-    dark: str
-    dash: str
-    marker: str
+    label: str  # a few words for people
+    light: str  # colour on white, contrast at least 3 : 1
+    dark: str  # colour on near black, contrast at least 3 : 1
+    dash: str  # SVG dash pattern; empty for a solid line
+    marker: str  # one of `MARKERS`
 
 
 # Hues after Okabe and Ito and Paul Tol, darkened for white and lightened for black; colours that

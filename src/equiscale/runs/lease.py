@@ -68,13 +68,7 @@ class Owner:
 
 
 class Lease:
-    """A run that this process owns, as long as it keeps beating.
-
-    Args:
-        directory: The run's working directory, which holds the leases.
-        number: The number of this lease; earlier ones are dead.
-        lease_seconds: Silence after which others may take over.
-    """
+    """A run that this process owns, as long as it keeps beating; earlier numbers are dead."""
 
     def __init__(self, directory: Path, number: int, lease_seconds: float) -> None:
         self.directory = directory

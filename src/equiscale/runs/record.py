@@ -298,9 +298,7 @@ def _are_numbers(values: Iterable[object]) -> bool:
 
 
 def _unpack_measurements(
-    science: Mapping[str, Any],
-    surroundings: Mapping[str, Any],
-    arrays: Mapping[str, NDArray[Any]],
+    science: Mapping[str, Any], surroundings: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> dict[str, Measurement]:
     timings = surroundings["measurement_timings"]
     return {

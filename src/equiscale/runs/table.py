@@ -49,33 +49,19 @@ _ENVIRONMENT = (*_VERSIONS, "threads", "compiled")
 
 
 class MeasuredValue(NamedTuple):
-    """One row of the table of measurements; columns that do not apply are None.
-
-    Attributes:
-        run_id: The run.
-        measurement: Its name in the record, or `test` for the accuracy at an object size.
-        quantity: What was measured, such as `accuracy`, `error` or `parameters`.
-        value: The number; None if it is undefined or a text.
-        stage: The feature map.
-        from_size: Object size of the map that is resized.
-        to_size: Object size of the map that it is compared with.
-        object_size: Object size.
-        objects: Number of test objects.
-        undefined: For how many of them the value is undefined.
-        text: A value that is a text, such as the reason why a measurement failed.
-    """
+    """One row of the table of measurements; columns that do not apply are None."""
 
     run_id: str
-    measurement: str
-    quantity: str
-    value: float | None = None
-    stage: str | None = None
-    from_size: int | None = None
-    to_size: int | None = None
+    measurement: str  # its name in the record, or `test` for the accuracy at an object size
+    quantity: str  # such as `accuracy`, `error` or `parameters`
+    value: float | None = None  # None if it is undefined or a text
+    stage: str | None = None  # the feature map
+    from_size: int | None = None  # object size of the map that is resized
+    to_size: int | None = None  # object size of the map that it is compared with
     object_size: int | None = None
-    objects: int | None = None
-    undefined: int | None = None
-    text: str | None = None
+    objects: int | None = None  # number of test objects
+    undefined: int | None = None  # for how many of them the value is undefined
+    text: str | None = None  # such as the reason why a measurement failed
 
 
 MEASUREMENT_COLUMNS: dict[str, type] = {
@@ -195,20 +181,10 @@ def stage_name(name: str) -> str:
 def write_tables(
     records: Iterable[RunRecord], path: Path, problems: list[str] | None = None
 ) -> int:
-    """Write the table of runs to a path and that of measurements beside it.
+    """Write the table of runs to a path, that of measurements beside it; return the runs' number.
 
-    Args:
-        records: Finished runs.
-        path: Ends in `.csv` or `.parquet`, which chooses the format.
-        problems: Collects what is wrong with records that are left out; without it the first of
-            them raises.
-
-    Returns:
-        The number of runs.
-
-    Raises:
-        OptionError: The path has another ending.
-        NewerRecordError: A record holds something that does not fit into the tables.
+    The path ends in `.csv` or `.parquet`. A record that does not fit into the tables is left out
+    and added to `problems`; without such a list it raises `NewerRecordError`.
     """
     check_table_path(path)
     runs: list[Sequence[Any]] = []

@@ -38,11 +38,7 @@ class Timing:
 
 
 class MeasuredRuns:
-    """The timings of a store's finished runs; each record is read once.
-
-    Attributes:
-        problems: What is wrong with records that cannot be used.
-    """
+    """The timings of a store's finished runs; `problems` names records that cannot be used."""
 
     def __init__(self, store: RunStore) -> None:
         self.problems: list[str] = []

@@ -49,27 +49,21 @@ class ModelDataError(OptionError):
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Where and how a run is computed; nothing here is part of its key.
+    """Where and how a run is computed; nothing here is part of its key."""
 
-    Args:
-        runs: The runs directory.
-        sources: Name or path of each dataset by its content hash.
-        device: `cuda`, `mps`, `cpu`, …; None chooses.
-        threads: Threads of torch; None leaves them as they are.
-        checkpoint_seconds: Least time between two checkpoints.
-        keep_weights: Whether the record holds the best weights.
-        track: Names of trackers.
-        lease_seconds: Silence after which a worker on another machine counts as dead.
-    """
-
-    runs: str
-    sources: Mapping[str, str] = field(default_factory=dict)
-    device: str | None = None
-    threads: int | None = None
+    runs: str  # the runs directory
+    sources: Mapping[str, str] = field(default_factory=dict)  # name or path by content hash
+    device: str | None = None  # None takes the fastest
+    threads: int | None = None  # None leaves those of torch as they are
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     keep_weights: bool = True
-    track: tuple[str, ...] = ()
+    track: tuple[str, ...] = ()  # names of trackers
     lease_seconds: float = LEASE_SECONDS
+
+    @property
+    def store(self) -> RunStore:
+        """The runs directory as a store."""
+        return RunStore(self.runs, self.lease_seconds)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON."""
@@ -83,12 +77,7 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class Watcher:
-    """Callbacks of a run.
-
-    Args:
-        on_epoch: Called after each epoch.
-        should_stop: Called before each step; if it returns True, the run stops and can be resumed.
-    """
+    """Callbacks of a run, after each epoch and before each step; a stopped run can be resumed."""
 
     on_epoch: Callable[[Progress], None] = lambda progress: None
     should_stop: Callable[[], bool] = lambda: False

@@ -9,7 +9,6 @@ from typing import Protocol
 from equiscale.core.errors import EquiscaleError
 from equiscale.core.registry import Registry
 from equiscale.runs.key import RunKey
-from equiscale.runs.store import RunStore
 from equiscale.sweeps.job import JobSettings, Watcher, run_job
 
 POLL_SECONDS = 0.2
@@ -61,7 +60,6 @@ class InProcessLauncher:
 
     def run(self, keys: Sequence[RunKey], settings: JobSettings, tick: Tick) -> None:
         """Compute runs here; `tick` is called after each epoch."""
-        store = RunStore(settings.runs, settings.lease_seconds)
         watcher = Watcher(on_epoch=lambda progress: tick())
         for key in keys:
-            run_job(key, store, settings, watcher)
+            run_job(key, settings.store, settings, watcher)

@@ -21,13 +21,7 @@ from equiscale.runs.key import RunKey
 from equiscale.runs.lease import read_owner, try_lease
 from equiscale.runs.store import Failure, RunState, RunStore
 from equiscale.sweeps.job import JobSettings
-from equiscale.sweeps.launch import (
-    MAX_DEATHS,
-    POLL_SECONDS,
-    LaunchError,
-    Tick,
-    register_launcher,
-)
+from equiscale.sweeps.launch import MAX_DEATHS, POLL_SECONDS, LaunchError, Tick, register_launcher
 from equiscale.sweeps.worker import EXIT_INTERRUPTED, EXIT_STORE, encode_work
 
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 * 2**30)}
@@ -66,17 +60,11 @@ class LocalLauncher:
     """Worker processes on this machine.
 
     Several workers with one thread each are faster than one with several threads.
-
-    Args:
-        workers: Number of processes; None: one per core, or `per_gpu` per GPU.
-        threads: Threads of each; None: the cores divided by the workers.
-        gpus: Number of GPUs, over which the workers are dealt.
-        per_gpu: Workers per GPU, when `workers` is None.
     """
 
-    workers: int | None = None
-    threads: int | None = None
-    gpus: int = 0
+    workers: int | None = None  # None: one per core, or `per_gpu` per GPU
+    threads: int | None = None  # of each; None: the cores divided by the workers
+    gpus: int = 0  # over which the workers are dealt
     per_gpu: int = 1
     _deaths: Counter[str] = field(default_factory=Counter, init=False, repr=False)
     _ended: int = field(default=0, init=False, repr=False)
@@ -92,7 +80,6 @@ class LocalLauncher:
 
     def run(self, keys: Sequence[RunKey], settings: JobSettings, tick: Tick) -> None:
         """Compute runs in worker processes; a worker that dies is replaced."""
-        store = RunStore(settings.runs, settings.lease_seconds)
         work = encode_work(keys, settings)
         count = min(self.slots, len(keys))
         with _stopping() as workers:
@@ -102,7 +89,7 @@ class LocalLauncher:
                 tick()
                 for index, worker in enumerate(workers):
                     if worker.process.poll():
-                        self._bury(worker, keys, store)
+                        self._bury(worker, keys, settings.store)
                         workers[index] = self._start(work, index, count)
 
     def _start(self, work: bytes, index: int, count: int) -> _Worker:

@@ -24,13 +24,7 @@ from equiscale.runs.lease import Lease
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import Failure, RunState, RunStore
 from equiscale.sweeps.job import JobSettings, run_job
-from equiscale.sweeps.launch import (
-    MAX_DEATHS,
-    POLL_SECONDS,
-    LaunchError,
-    Tick,
-    register_launcher,
-)
+from equiscale.sweeps.launch import MAX_DEATHS, POLL_SECONDS, LaunchError, Tick, register_launcher
 
 CONNECT_SECONDS = 10.0
 
@@ -50,15 +44,10 @@ class RayLauncher:
     Connects to the cluster of `address` or `RAY_ADDRESS`, or starts one on this machine. If every
     node sees the runs directory, workers write there, with checkpoints. Otherwise they compute in a
     temporary directory and send the record back. Tasks of a node that dies run again elsewhere.
-
-    Args:
-        threads: CPUs of each run.
-        per_gpu: Runs that share a GPU, where the cluster has any.
-        address: Address of the cluster.
     """
 
-    threads: int = 1
-    per_gpu: int = 1
+    threads: int = 1  # CPUs of each run
+    per_gpu: int = 1  # runs that share a GPU, where the cluster has any
     address: str | None = None
 
     def __post_init__(self) -> None:
@@ -78,12 +67,11 @@ class RayLauncher:
         """Compute runs on the cluster."""
         self._connect()
         settings = replace(settings, threads=self.threads)
-        store = RunStore(settings.runs, settings.lease_seconds)
-        with _token(store) as token:
+        with _token(settings.store) as token:
             if all(_ray().get([_look(node, token) for node in _live_nodes()])):
-                tasks = _Tasks(self._remote(_compute), settings, store)
+                tasks = _Tasks(self._remote(_compute), settings)
             else:
-                tasks = _TasksSentBack(self._remote(_compute_and_send), settings, store, self.slots)
+                tasks = _TasksSentBack(self._remote(_compute_and_send), settings, self.slots)
             with contextlib.closing(tasks):
                 tasks.run(keys, tick)
 
@@ -111,7 +99,6 @@ class _Tasks:
 
     function: Any
     settings: JobSettings
-    store: RunStore
     limit: int = 10_000
     pending: dict[Any, RunKey] = field(default_factory=dict)
 
@@ -142,8 +129,8 @@ class _Tasks:
 
     def give_up(self, key: RunKey, failure: Failure) -> None:
         """Note that a run failed for good."""
-        if lease := self.store.lease(key):
-            self.store.fail(failure, lease)
+        if lease := self.settings.store.lease(key):
+            self.settings.store.fail(failure, lease)
 
     def _settle(self, future: Any, key: RunKey) -> None:  # noqa: ANN401
         ray = _ray()
@@ -168,7 +155,7 @@ class _TasksSentBack(_Tasks):
 
     def submit(self, key: RunKey) -> None:
         """Lease and start a run, unless someone else has it."""
-        lease = self.store.lease(key)
+        lease = self.settings.store.lease(key)
         if lease is None:
             return
         alive = contextlib.ExitStack()
@@ -183,12 +170,12 @@ class _TasksSentBack(_Tasks):
             self.give_up(key, result)
             return
         with self._ended(key) as lease:
-            self.store.publish(RunRecord.from_files(result), lease)
+            self.settings.store.publish(RunRecord.from_files(result), lease)
 
     def give_up(self, key: RunKey, failure: Failure) -> None:
         """Note that a run failed for good."""
         with self._ended(key) as lease:
-            self.store.fail(failure, lease)
+            self.settings.store.fail(failure, lease)
 
     def close(self) -> None:
         """Stop what is still under way and let others have it."""
@@ -213,8 +200,7 @@ class _TasksSentBack(_Tasks):
 def _compute(key: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Compute a run into the runs directory."""
     where = JobSettings.from_json(settings)
-    store = RunStore(where.runs, where.lease_seconds)
-    return run_job(RunKey.from_json(key), store, where).value
+    return run_job(RunKey.from_json(key), where.store, where).value
 
 
 def _compute_and_send(
@@ -235,11 +221,9 @@ def _compute_and_send(
         file.write(dataset)
     sources = {run.dataset_hash: str(source)}
     where = replace(where, runs=str(root / "runs"), sources=sources)
-    store = RunStore(where.runs, where.lease_seconds)
-    state = run_job(run, store, where)
-    sent = (
-        store.load(run.run_id).to_files() if state is RunState.DONE else store.failure(run.run_id)
-    )
+    done = run_job(run, where.store, where) is RunState.DONE
+    store, run_id = where.store, run.run_id
+    sent = store.load(run_id).to_files() if done else store.failure(run_id)
     shutil.rmtree(root)
     with contextlib.suppress(OSError):  # other runs of this session are still there
         own.rmdir()

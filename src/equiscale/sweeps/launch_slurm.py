@@ -14,7 +14,6 @@ from typing import Any
 from equiscale.core.errors import EquiscaleError, OptionError
 from equiscale.core.options import check_positive
 from equiscale.runs.key import RunKey
-from equiscale.runs.store import RunStore
 from equiscale.sweeps.estimate import MeasuredRuns, estimate_run
 from equiscale.sweeps.job import JobSettings
 from equiscale.sweeps.launch import Tick, register_launcher
@@ -105,40 +104,30 @@ class SlurmLauncher:
 
     submitit keeps pickles and logs in `slurm/` of the runs directory, readable and writable for the
     owner only: whoever can write there can run code as the owner.
-
-    Args:
-        threads: CPUs of each run.
-        per_gpu: Runs at once in each task, on the GPU it asks for.
-        minutes: Time limit of a task; shorter tasks mean more of them.
-        tasks: Tasks that may run at the same time.
-        gpus: GPUs of each task.
-        partition: Partition of the cluster.
-        signal_seconds: How long before the time limit a task stops and is queued again.
-        sbatch: Any other options of sbatch, for instance `{"account": "physics"}`.
     """
 
-    threads: int = 1
-    per_gpu: int = 1
-    minutes: int = 60
-    tasks: int = 64
-    gpus: int = 0
+    threads: int = 1  # CPUs of each run
+    per_gpu: int = 1  # runs at once in each task, on the GPU it asks for
+    minutes: int = 60  # time limit of a task; shorter tasks mean more of them
+    tasks: int = 64  # that may run at the same time
+    gpus: int = 0  # of each task
     partition: str | None = None
-    signal_seconds: int = 90
-    sbatch: dict[str, Any] = field(default_factory=dict)
+    signal_seconds: int = 90  # how long before its limit a task stops and is queued again
+    sbatch: dict[str, Any] = field(default_factory=dict)  # others, such as {"account": "physics"}
 
     def __post_init__(self) -> None:
         if shutil.which("sbatch") is None:
             raise SlurmError("there is no sbatch here: start the sweep on a login node of Slurm")
         names = ("threads", "per_gpu", "minutes", "tasks", "signal_seconds")
         check_positive(**{name: getattr(self, name) for name in names})
-        if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or self.gpus < 0:
-            raise OptionError(f"gpus must be a whole number of at least 0, got {self.gpus!r}")
-        if not isinstance(self.partition, str | None):
-            raise OptionError(f"partition must be a name, got {self.partition!r}")
-        if not isinstance(self.sbatch, Mapping):
-            raise OptionError(
-                f'sbatch must be options by name, as {{"account": "physics"}}, got {self.sbatch!r}'
-            )
+        possible_gpus = type(self.gpus) is int and self.gpus >= 0
+        for name, is_possible, expected in (
+            ("gpus", possible_gpus, "a whole number of at least 0"),
+            ("partition", isinstance(self.partition, str | None), "a name"),
+            ("sbatch", isinstance(self.sbatch, Mapping), 'options by name: {"account": "physics"}'),
+        ):
+            if not is_possible:
+                raise OptionError(f"{name} must be {expected}, got {getattr(self, name)!r}")
         if self.minutes * 60 <= self.signal_seconds:
             raise OptionError(
                 f"tasks of {self.minutes} minutes that stop {self.signal_seconds} s before their "
@@ -163,14 +152,14 @@ class SlurmLauncher:
             _wait_for(jobs[0].job_id.partition("_")[0], tick)
 
     def _pack(self, keys: Sequence[RunKey], settings: JobSettings) -> list[list[int]]:
-        timings = MeasuredRuns(RunStore(settings.runs)).timings()
+        timings = MeasuredRuns(settings.store).timings()
         seconds = [estimate_run(key, timings) or UNKNOWN_SECONDS for key in keys]
         return pack_runs(seconds, self.minutes * 60 * USED_SHARE * self.per_gpu)
 
     def _executor(self, settings: JobSettings) -> Any:  # noqa: ANN401 - submitit is not typed here
         import submitit
 
-        folder = RunStore(settings.runs).root / "slurm"
+        folder = settings.store.root / "slurm"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         executor = submitit.SlurmExecutor(folder=folder / "%A", max_num_timeout=_MAX_TIMEOUTS)
         executor.update_parameters(

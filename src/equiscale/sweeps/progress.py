@@ -16,13 +16,8 @@ if TYPE_CHECKING:
 class RunningRun:
     """A run that is being computed, as it was at its last sign of life.
 
-    Args:
-        key: The run.
-        epoch: Epochs it has finished.
-        epochs_left: Epochs until it stops if the validation accuracy does not improve again; None
-            before the first sign of life, and where the runs directory is not shared.
-        valid_accuracy: Validation accuracy after the last epoch.
-        epoch_seconds: What the last epoch took.
+    `epochs_left` counts the epochs until it stops if the validation accuracy does not improve
+    again; None before the first sign of life, and where the runs directory is not shared.
     """
 
     key: RunKey

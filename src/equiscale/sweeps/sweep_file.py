@@ -41,26 +41,18 @@ class SweepFileError(OptionError):
 class SweepRequest:
     """A sweep as a person asks for it: names not yet looked up, `all` not yet expanded.
 
-    Args:
-        models: Model names, groups of them (`paper`, `beyond`, `control`), or `all`.
-        data: Dataset names or paths, or `all`.
-        scenarios: Scenario names, or `all`.
-        seeds: A number n (seeds 1…n) or the seeds.
-        learning_rates: Learning rates to run everything with, or `published`: those of the paper,
-            and the usual one where it has none.
-        select_learning_rate: The paper's two stages instead.
-        training: Fields of `TrainingProtocol` that differ from the paper's.
-        options: Model options by model name; several sets of them are several variants.
+    Each model runs with every learning rate, and with each of its sets of options. The rates may be
+    `published`: those of the paper, and the usual one where it has none.
     """
 
-    models: tuple[str, ...] = (PAPER,)
-    data: tuple[str, ...] = ("emoji",)
+    models: tuple[str, ...] = (PAPER,)  # names, groups (`paper`, `beyond`, `control`) or `all`
+    data: tuple[str, ...] = ("emoji",)  # names, paths or `all`
     scenarios: tuple[str, ...] = (ALL,)
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     learning_rates: tuple[float, ...] | Literal["published"] = ()
-    select_learning_rate: bool = False
-    training: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Options | tuple[Options, ...]] = field(default_factory=dict)
+    select_learning_rate: bool = False  # in two stages, as the paper does
+    training: Mapping[str, Any] = field(default_factory=dict)  # fields of `TrainingProtocol`
+    options: Mapping[str, Options | tuple[Options, ...]] = field(default_factory=dict)  # by model
 
     def variants(self, model: str) -> list[ModelChoice]:
         """Return a model with each of the sets of options this request has for it."""

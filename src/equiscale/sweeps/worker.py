@@ -17,7 +17,6 @@ from typing import Any
 
 from equiscale.runs.errors import RunsError
 from equiscale.runs.key import RunKey
-from equiscale.runs.store import RunStore
 from equiscale.sweeps.job import JobSettings, Watcher, run_job
 from equiscale.training.loop import InterruptedRunError
 
@@ -31,9 +30,8 @@ def work(
     keys: Iterable[RunKey], settings: JobSettings, should_stop: Callable[[], bool] = lambda: False
 ) -> None:
     """Compute every run that nobody else has. Whatever others do meanwhile, none is done twice."""
-    store = RunStore(settings.runs, settings.lease_seconds)
     for key in keys:
-        run_job(key, store, settings, Watcher(should_stop=should_stop))
+        run_job(key, settings.store, settings, Watcher(should_stop=should_stop))
 
 
 def stop_on_signals(*signals: signal.Signals) -> threading.Event:

@@ -28,21 +28,11 @@ def augment(
 ) -> Tensor:
     """`[N, C, H, W] -> [N, C, H, W]`: augment each image independently.
 
-    `rescale` does not use the boxes, so part of an object may leave the canvas. `rescale_object`
-    uses the boxes of the training objects and the range of object sizes.
-
-    Args:
-        images: A batch.
-        kind: `none`; `rescale`: resize about the centre by a factor that is log-uniform in
-            [1/2, 2]; `rescale_object`: resize with antialiasing, so that the object size is
-            log-uniform in `size_range`, and place the object anywhere on the canvas; `shift`:
-            shift by up to 8 pixels. Pixels from outside the image are black.
-        generator: Random generator on the CPU, so that all devices draw the same numbers.
-        boxes: `[N, 3]` left, top and size of each object, for `rescale_object`.
-        size_range: Smallest and largest object size, for `rescale_object`.
-
-    Raises:
-        OptionError: `rescale_object` without boxes.
+    `rescale` resizes about the centre by a factor that is log-uniform in [1/2, 2]; part of an
+    object may leave the canvas. `rescale_object` needs the boxes, `[N, 3]` left, top and size: it
+    resizes with antialiasing, so that the object size is log-uniform in `size_range`, and places
+    the object anywhere on the canvas. `shift` moves by up to 8 pixels. Pixels from outside the
+    image are black. The generator is on the CPU, so that all devices draw the same numbers.
     """
     if kind == "none":
         return images

@@ -29,12 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """Saves a run at intervals, and restores it.
-
-    Args:
-        path: The file.
-        every_seconds: Shortest time between two saves.
-    """
+    """Saves a run to a file, at intervals of at least so many seconds, and restores it."""
 
     def __init__(self, path: Path, every_seconds: float = CHECKPOINT_SECONDS) -> None:
         self.path = path

@@ -118,14 +118,7 @@ class Progress:
 
 
 class Trainer:
-    """One run: the model, its optimiser, the history and the best weights.
-
-    Args:
-        model: Trained in place, on its device.
-        protocol: How the model is trained.
-        learning_rate: Step size of the optimiser.
-        seed: Seed of all randomness in training.
-    """
+    """One run: the model, trained in place, its optimiser, the history and the best weights."""
 
     def __init__(
         self, model: nn.Module, protocol: TrainingProtocol, learning_rate: float, seed: int
@@ -159,11 +152,8 @@ class Trainer:
     ) -> Weights:
         """Train until finished, load the best weights into the model and return them.
 
-        Args:
-            train_set: In the order of the dataset file; shuffled here.
-            valid_set: Its accuracy decides which weights are best, and when to stop.
-            on_epoch: Called after each epoch.
-            should_stop: Called before each step; `InterruptedRunError` is raised if it is true.
+        The training set is in the order of the dataset file, and shuffled here. If `should_stop`,
+        called before each step, returns True, `InterruptedRunError` is raised.
         """
         shuffled = train_set.permuted(_permutation(SHUFFLE_SEED, len(train_set.labels)))
         with _reproducible(self.model):
@@ -188,10 +178,9 @@ class Trainer:
             self.best_weights = copy_weights(self.model)
         self.history = self.history.extended(loss, accuracy)
         ended = time.perf_counter()
-        self.timings = replace(
-            self.timings,
-            train_seconds=(*self.timings.train_seconds, trained - started),
-            epoch_seconds=(*self.timings.epoch_seconds, ended - started),
+        self.timings = EpochTimings(
+            (*self.timings.train_seconds, trained - started),
+            (*self.timings.epoch_seconds, ended - started),
         )
 
     def _train_epoch(self, train_set: LabelledImages, should_stop: Callable[[], bool]) -> float:
@@ -260,12 +249,10 @@ def copy_weights(model: nn.Module) -> Weights:
 def _create_optimizer(
     model: nn.Module, protocol: TrainingProtocol, learning_rate: float
 ) -> torch.optim.Optimizer:
-    parameters = model.parameters()
     if protocol.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9)
-    if protocol.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=learning_rate)
-    return torch.optim.Adam(parameters, lr=learning_rate)
+        return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
+    optimizers = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    return optimizers[protocol.optimizer](model.parameters(), lr=learning_rate)
 
 
 def _permutation(seed: int, length: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
