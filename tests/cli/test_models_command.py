@@ -1,21 +1,32 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import nn
 from typer.testing import CliRunner
 
 from equiscale.cli import app
-from equiscale.models import list_models
+from equiscale.models import list_models, model_card
+from equiscale.models.registry import _MODELS
 
 RUNNER = CliRunner()
 
 
-def test_models_lists_every_model() -> None:
-    output = RUNNER.invoke(app, ["models"], env={"COLUMNS": "160"}).output
+def broken_factory(**sizes: int) -> nn.Module:
+    raise ZeroDivisionError(sizes)
+
+
+def test_models_lists_every_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = replace(model_card("xu"), name="broken", title="[/x]", factory=broken_factory)
+    monkeypatch.setitem(_MODELS._entries, "broken", broken)
+    output = RUNNER.invoke(app, ["models"], env={"COLUMNS": "200"}).output
     assert all(name in output for name in list_models())
     assert "177,636" in output
+    assert "[/x]" in output
+    assert "ZeroDivisionError" in output
 
 
 @pytest.mark.parametrize("name", ["disco", "slice_pool_full"])

@@ -31,7 +31,7 @@ def models(
 
 
 def _print_tables(cards: list[ModelCard]) -> None:
-    console = Console()
+    console = Console(markup=False)
     models = _table("model", "group", "title", "proposed by")
     models.add_column("parameters", justify="right")
     variants = _table("variant", "group", "of", "what differs")
