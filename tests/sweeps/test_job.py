@@ -105,18 +105,15 @@ def test_a_closed_pipe_of_the_display_is_not_a_failure_of_the_run(
     assert store.state(make_key().run_id) is RunState.MISSING
 
 
-def test_measurements_land_in_the_record_or_fail_the_run(
+def test_measurements_land_in_the_record(
     make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measurements: Registry[Any] = Registry("measurement")
     monkeypatch.setattr("equiscale.sweeps.measurements.MEASUREMENTS", measurements)
     measurements.add("data", lambda model, dataset: Measurement({"classes": dataset.num_classes}))
-    measurements.add("not applicable", lambda model, dataset: None)
+    measurements.add("not_applicable", lambda model, dataset: None)
     record = run(make_key(), make_settings())
     assert {name: m.values for name, m in record.measurements.items()} == {"data": {"classes": 36}}
-    measurements.add("odd", lambda model, dataset: Measurement({"x": float("nan")}))
-    settings = make_settings()
-    assert run_job(make_key(seed=2), RunStore(settings.runs), settings) is RunState.FAILED
 
 
 def test_another_dataset_of_the_same_name_is_refused(make_settings: MakeSettings) -> None:
