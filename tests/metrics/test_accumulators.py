@@ -37,7 +37,7 @@ def classes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         "torchmetrics" if request.param == "torchmetrics" else "equiscale"
     )
     yield module
-    monkeypatch.delitem(sys.modules, name)
+    del sys.modules[name]
 
 
 def batches() -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -259,8 +259,8 @@ def check_num_classes(num_classes: int) -> None:
     """Raise `OptionError` unless it is a positive integer; timm's 0 has another way here."""
     if num_classes == 0:
         raise OptionError(
-            "num_classes must be an integer of at least 1, got 0; for features without a classifier, "
-            "use model.forward_head(model.forward_features(x), pre_logits=True)"
+            "num_classes must be an integer of at least 1, got 0; for features without a "
+            "classifier, use model.forward_head(model.forward_features(x), pre_logits=True)"
         )
     check_positive(num_classes=num_classes)
 
