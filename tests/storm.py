@@ -92,7 +92,7 @@ class Tally:
         with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if path.exists():
-                total.merge(json.loads(path.read_text()))
+                total.merge(json.loads(path.read_text(encoding="utf-8")))
             total.merge(vars(self))
             write_json(path, vars(total))
         return total
