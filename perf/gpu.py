@@ -72,7 +72,8 @@ def layer(channels: int, outputs: int, size: int, pool: str) -> Callable[[], Non
         if pool == "global":
             sparse_backward(x, weight, peak_places(grad, choice, plan, 1), plan, channels > 1)
         else:
-            pooling.maps_backward(problem, grad, choice, pool, channels > 1)
+            kind = "pixel" if pool == "pixel" else "chosen"
+            pooling.maps_backward(problem, grad, choice, kind, channels > 1)
 
     return run
 

@@ -15,7 +15,6 @@ PRINTS = {
     "kernel_selection": "ring: kernels",
     "lightning_loop": "'accuracy_from_49': ",
     "plain_loop": "'accuracy_from_49': ",
-    "robustness": "trained sizes",
     "scale_channels": "49 to 60",
 }
 NEEDS = {"lightning_loop": "lightning"}
