@@ -43,6 +43,12 @@ def grid() -> list[tuple[dict[str, Any], Shape]]:
     for n, k, groups, batch in itertools.product((12, 16, 24, 32), (3, 7), (2, 4, 16), (1, 8)):
         options = {"in_channels": 16, "out_channels": 32, "kernel_size": k, "groups": groups}
         cases.append((options, (batch, 16, n, n)))
+    for n, c, o, k, stride in (
+        *((56, 3, 64, 7, 2), (28, 64, 64, 3, 1), (28, 64, 128, 3, 2), (14, 128, 128, 3, 1)),
+        *((14, 128, 256, 3, 2), (7, 256, 256, 3, 1), (24, 16, 32, 5, 2), (24, 3, 16, 3, 2)),
+    ):
+        options = {"in_channels": c, "out_channels": o, "kernel_size": k, "stride": stride}
+        cases.append((options | {"padding": k // 2, "num_scales": 4}, (4, c, n, n)))
     return cases
 
 

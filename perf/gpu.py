@@ -62,7 +62,7 @@ def layer(channels: int, outputs: int, size: int, pool: str) -> Callable[[], Non
     """Return forward and backward passes of a layer on the meta device."""
     x = torch.empty(BATCH, channels, size, size, device="meta")
     weight, bias = torch.empty(outputs, channels, 7, 7, device="meta"), x.new_empty(outputs)
-    settings = Settings(list(range(7, size + 1, 2)), [], False, "bicubic", 1, pool)
+    settings = Settings(list(range(7, size + 1, 2)), [1, 1], [], False, "bicubic", 1, pool)
     plan = settings.plan(x, weight)
 
     def run() -> None:

@@ -27,12 +27,13 @@ def main() -> None:
     pools, types = (None, *POOL_MODES), (torch.float32, torch.float64)
     layouts = list(zip(SHAPES, SIZES, strict=True))
     cases: Any = itertools.product(layouts, pools, types, ("valid", "same"))
-    for (shape, size), pool, dtype, padding in cases:
+    strides: Any = itertools.cycle((1, 2, (3, 1)))
+    for ((shape, size), pool, dtype, padding), stride in zip(cases, strides, strict=False):
         (samples, channels, outputs, groups), (height, width, base) = shape, size
         x = torch.randn(samples, channels, height, width, dtype=dtype).requires_grad_()
         weight = torch.randn(outputs, channels // groups, base, base, dtype=dtype).requires_grad_()
         output = scaled_conv2d(
-            x, weight, pool=pool, padding=padding, groups=groups, method="spectral"
+            x, weight, None, stride, padding, groups=groups, pool=pool, method="spectral"
         )
         output.square().sum().backward()
 

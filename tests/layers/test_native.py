@@ -46,11 +46,12 @@ def gradients(
     [(9, 1, "valid"), (37, 1, "same"), (40, 2, "valid")],
 )
 def test_it_equals_the_definition(pool: Any, outputs: int, groups: int, padding: Any) -> None:
-    shapes = (9, 4, 13, 12), (outputs, 4 // groups, 3, 3), (outputs,)
-    options: Any = {"pool": pool, "padding": padding, "groups": groups}
-    expected = gradients(shapes, torch.float64, method="direct", **options)
-    actual = gradients(shapes, torch.float64, method="spectral", **options)
-    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+    for samples in (1, 9):
+        shapes = (samples, 4, 13, 12), (outputs, 4 // groups, 3, 3), (outputs,)
+        options: Any = {"pool": pool, "padding": padding, "groups": groups}
+        expected = gradients(shapes, torch.float64, method="direct", **options)
+        actual = gradients(shapes, torch.float64, method="spectral", **options)
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 @installed
@@ -121,7 +122,7 @@ def test_every_instruction_set_gives_the_same(
 @installed
 def test_operators_keep_their_contract_with_torch() -> None:
     x, weight, bias = draw(2, 2, 9, 9), draw(8, 2, 3, 3), draw(8)
-    settings: tuple[Any, ...] = ([3, 5, 7], [], False, "bicubic", 1)
+    settings: tuple[Any, ...] = ([3, 5, 7], [2, 1], [], False, "bicubic", 1)
     operators = torch.ops.equiscale
     for pool in ("none", "pixel", "slice", "global"):
         arguments = (x, weight, bias, *settings, pool, True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from equiscale.layers import SConv2d, scaled_conv2d
 from equiscale.layers.scaled.geometry import PADDING_MODES
 from equiscale.layers.scaled.kernel_scaling import INTERPOLATIONS
+from equiscale.layers.scaled.native import SWITCH
 from equiscale.layers.scaled.pooling import POOL_MODES
 
 POOLS: tuple[Any, ...] = (None, *POOL_MODES)
@@ -110,11 +111,15 @@ def test_every_padding(padding_mode: Any, padding: Any) -> None:
         assert_methods_agree(make_case(size), kernel_sizes=(k, k + 2, k + 4), **options)
 
 
-@pytest.mark.parametrize("stride", [2, (3, 1)])
+@pytest.mark.parametrize("compiled", ["0", "1"])
+@pytest.mark.parametrize("stride", [2, (3, 1), (1, 4)])
 @pytest.mark.parametrize("pool", POOLS)
-def test_strides(stride: Any, pool: Any) -> None:
+def test_strides(stride: Any, pool: Any, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, compiled)
     for padding in ("valid", "same", 2):
-        assert_methods_agree(make_case((13, 12, 3)), stride=stride, pool=pool, padding=padding)
+        for density in (1.0, 0.02):
+            case = make_case((13, 12, 3))
+            assert_methods_agree(case, density, stride=stride, pool=pool, padding=padding)
 
 
 @pytest.mark.parametrize("kernel_sizes", [(3,), (3, 5, 9), (1, 3, 11), (11,), (2, 6)])
@@ -128,6 +133,7 @@ def test_chosen_kernel_sizes(kernel_sizes: tuple[int, ...], pool: Any) -> None:
 def test_padding_takes_kernels_larger_than_the_input_and_smaller_than_the_learned_one() -> None:
     case = make_case((5, 6, 3))
     assert_methods_agree(case, kernel_sizes=(3, 7, 15), padding="same", pool="pixel")
+    assert_methods_agree(case, kernel_sizes=range(1, 99, 2), padding="same", pool="slice")
     assert_methods_agree(make_case((12, 13, 7)), kernel_sizes=(1, 3, 9), padding=1, pool="pixel")
 
 

@@ -178,7 +178,7 @@ def test_export_goes_through_the_definition(pool: Any) -> None:
 @pytest.mark.parametrize("pool", POOLS)
 def test_operators_are_registered_correctly(pool: Any) -> None:
     tensors = [torch.randn(shape).requires_grad_() for shape in ((2, 4, 8, 9), (4, 2, 3, 3), (4,))]
-    settings: tuple[Any, ...] = ([3, 5, 7], [], False, "bicubic", 2, pool or "none")
+    settings: tuple[Any, ...] = ([3, 5, 7], [1, 2], [], False, "bicubic", 2, pool or "none")
     torch.library.opcheck(torch.ops.equiscale.spectral_forward.default, (*tensors, *settings, True))
 
 

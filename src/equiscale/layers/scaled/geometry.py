@@ -29,11 +29,13 @@ class Frame:
         output_size: Height and width of every map, cut around its centre; None keeps the whole
             valid map, which shrinks as the kernel grows.
         zero_extended: The input continues as zeros beyond its border.
+        stride: Step between the pixels that are kept, down and across.
     """
 
     input_size: Pair
     output_size: Pair | None
     zero_extended: bool
+    stride: Pair = (1, 1)
 
     def extent(self, axis: int, kernel_size: int) -> int:
         """Length of the map of a kernel."""
@@ -42,9 +44,9 @@ class Frame:
         return self.output_size[axis]
 
     def period(self, axis: int, largest: int) -> int:
-        """Length of the shortest even transform without wrap-around, for the largest kernel."""
+        """Length of a transform without wrap-around, for the largest kernel: a multiple of 4."""
         needed = self.input_size[axis] + (largest // 2 if self.zero_extended else 0)
-        return needed + needed % 2
+        return needed + -needed % 4
 
     def centre(self, axis: int, largest: int) -> float:
         """Where the centre of a kernel lies on the input for the central pixel of its map."""
@@ -96,12 +98,13 @@ class Geometry:
     def frame(self) -> Frame:
         """Sizes of the same convolution for the spectral method."""
         if self.is_valid:
-            return Frame(self.input_size, None, False)
+            return Frame(self.input_size, None, False, self.stride)
         if self.padding == "same" and self.padding_mode == "zeros":
-            return Frame(self.input_size, self.full_size, True)
+            return Frame(self.input_size, self.full_size, True, self.stride)
         (height, width) = self.input_size
         left, right, top, bottom = self.extension(self.kernel_sizes[-1])
-        return Frame((height + top + bottom, width + left + right), self.full_size, False)
+        extended = height + top + bottom, width + left + right
+        return Frame(extended, self.full_size, False, self.stride)
 
     def extension(self, kernel_size: int) -> Sides:
         """Return how far the input is extended for a kernel; negative numbers crop it."""

@@ -60,8 +60,8 @@ class _Cost:
         )
 
 
-_DIRECT = _Cost(constant=0.0, per_scale=0.657, per_multiply_add=0.039, per_element=15.3)
-_SPECTRAL = _Cost(constant=0.838, per_scale=0.019, per_multiply_add=0.206, per_element=4.29)
+_DIRECT = _Cost(constant=0.117, per_scale=0.510, per_multiply_add=0.048, per_element=12.6)
+_SPECTRAL = _Cost(constant=0.841, per_scale=0.011, per_multiply_add=0.178, per_element=4.54)
 
 # Convolutions with larger kernels than this run at a rate that falls with their size.
 _EFFICIENT_KERNEL_SIZE = 7
@@ -125,11 +125,11 @@ def direct_work(input_shape: Shape, weight_shape: Shape, geometry: Geometry) -> 
 
 def spectral_work(input_shape: Shape, weight_shape: Shape, geometry: Geometry) -> Work:
     """Kernel spectra, products and inverse transforms, and the maps without their frames."""
-    frame, largest = geometry.frame, geometry.kernel_sizes[-1]
-    frequencies = [frame.period(axis, largest) // 2 for axis in (0, 1)]
-    extents = [geometry.extents(size) for size in geometry.kernel_sizes]
+    frame, sizes = geometry.frame, geometry.kernel_sizes
+    frequencies = [(frame.period(0, size) // 2, frame.period(1, size) // 2) for size in sizes]
+    extents = [geometry.extents(size) for size in sizes]
     products = spectral_multiply_adds(
-        input_shape, weight_shape, (frequencies[0], frequencies[1]), extents
+        input_shape, weight_shape, frequencies, extents, geometry.stride
     )
-    pixels = sum(height * width for height, width in extents)
+    pixels = sum(geometry.areas())
     return Work(len(extents), products / 1e6, input_shape[0] * weight_shape[0] * pixels / 1e6)

@@ -9,17 +9,20 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from equiscale.layers.scaled.native.build import LIBRARY
 
 if TYPE_CHECKING:
     from equiscale.layers.scaled.spectral.plan import Plan
+    from equiscale.layers.scaled.spectral.sparse import Places
 
 SWITCH = "EQUISCALE_NATIVE"
 _log = logging.getLogger("equiscale")
@@ -28,53 +31,27 @@ _POOLS = ("none", "pixel", "slice", "global", "chosen")
 _ALIGNMENT = 64
 
 
-_SIZES = (
-    "samples",
-    "groups",
-    "channels",
-    "outputs",
-    "height",
-    "width",
-    "scales",
-    "functions",
-    "even",
-    "row_frequencies",
-    "column_frequencies",
-    "pool",
-    "track",
-    "threads",
+def _structure(name: str, sizes: str, pointers: str) -> type[ctypes.Structure]:
+    """Return a structure of kernel.c: numbers, then pointers, then the scratch memory."""
+    fields: list[tuple[str, type]] = [(field, ctypes.c_ssize_t) for field in sizes.split()]
+    fields += [(field, ctypes.c_void_p) for field in f"{pointers} scratch".split()]
+    fields += [("scratch_bytes", ctypes.c_ssize_t)]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+
+_Pass = _structure(
+    "Pass",
+    "samples groups channels outputs height width row_stride column_stride scales begin end "
+    "functions even row_frequencies column_frequencies pool track threads",
+    "row_extents column_extents row_reach column_reach row_analysis column_analysis row_waves "
+    "column_waves row_kernels column_kernels x weight bias values choice grad weight_grad x_grad",
 )
-_POINTERS = (
-    "row_extents",
-    "column_extents",
-    "row_reach",
-    "column_reach",
-    "row_analysis",
-    "column_analysis",
-    "row_waves",
-    "column_waves",
-    "row_kernels",
-    "column_kernels",
-    "x",
-    "weight",
-    "bias",
-    "values",
-    "choice",
-    "grad",
-    "weight_grad",
-    "x_grad",
-    "scratch",
+_Sparse = _structure(
+    "Sparse",
+    "samples groups vectors outputs height width base longest places threads",
+    "row_starts column_starts kernel_sizes sample channel scale row column grad resampling x "
+    "weight weight_grad x_grad",
 )
-
-
-class _Pass(ctypes.Structure):
-    """`Pass` of kernel.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_ssize_t) for name in _SIZES),
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        ("scratch_bytes", ctypes.c_ssize_t),
-    )
 
 
 class Library:
@@ -92,15 +69,19 @@ class Library:
         try:
             self._functions.equiscale_instructions.restype = ctypes.c_char_p
             self.instructions: str = self._functions.equiscale_instructions().decode()
-            found = {self._call("pass_bytes", dtype) for dtype in _TYPES}
+            found = {
+                (self._call("pass_bytes", dtype), self._call("sparse_bytes", dtype))
+                for dtype in _TYPES
+            }
         except AttributeError as error:
             raise OSError(f"{path} is another version's: {error}") from error
-        if found != {ctypes.sizeof(_Pass)}:
+        if found != {(ctypes.sizeof(_Pass), ctypes.sizeof(_Sparse))}:
             raise OSError(f"{path} is another version's: install the package again")
 
     def _function(self, name: str, dtype: torch.dtype) -> Any:  # noqa: ANN401 - a C function
         function = getattr(self._functions, f"{_TYPES[dtype]}_{self.instructions}_{name}")
-        function.restype = ctypes.c_int if name in ("forward", "backward") else ctypes.c_ssize_t
+        is_pass = name in ("forward", "backward", "sparse")
+        function.restype = ctypes.c_int if is_pass else ctypes.c_ssize_t
         return function
 
     def _call(self, name: str, dtype: torch.dtype, *arguments: object) -> int:
@@ -169,51 +150,129 @@ class Library:
     ) -> None:
         q, r, groups, channels, outputs = weight.shape
         samples, _, height, width = x.shape
-        tensors = {**plan.arrays, "x": x.contiguous(), "weight": weight.contiguous(), **arrays}
-        _check(tensors, x, (samples, groups * channels, *plan.input_size), (q, r), plan)
-        arguments = _Pass(
-            samples=samples,
-            groups=groups,
-            channels=channels,
-            outputs=outputs,
-            height=height,
-            width=width,
-            scales=plan.num_scales,
-            functions=plan.num_functions,
-            even=plan.num_even,
-            row_frequencies=plan.rows.num_frequencies,
-            column_frequencies=plan.columns.num_frequencies,
-            pool=_POOLS.index(pool),
-            track=track,
-            threads=torch.get_num_threads(),
-            **{key: tensor.data_ptr() for key, tensor in tensors.items() if tensor is not None},
-        )
-        needed = self._call("scratch", x.dtype, ctypes.byref(arguments))
+        tensors = {
+            **plan.extent_arrays,
+            "x": x.contiguous(),
+            "weight": weight.contiguous(),
+            **arrays,
+        }
+        assert x.shape == (samples, groups * channels, *plan.input_size)
+        assert q == r == plan.num_functions
+        _check(tensors, x)
+        shared: dict[str, int] = {
+            "samples": samples,
+            "groups": groups,
+            "channels": channels,
+            "outputs": outputs,
+            "height": height,
+            "width": width,
+            "row_stride": plan.stride[0],
+            "column_stride": plan.stride[1],
+            "scales": plan.num_scales,
+            "functions": plan.num_functions,
+            "even": plan.num_even,
+            "pool": _POOLS.index(pool),
+            "track": track,
+            "threads": torch.get_num_threads(),
+            **_pointers(tensors),
+        }
+        passes = []
+        for period in plan.periods:
+            _check(period.arrays, x)
+            passes.append(
+                _Pass(
+                    begin=period.begin,
+                    end=period.end,
+                    row_frequencies=period.rows.num_frequencies,
+                    column_frequencies=period.columns.num_frequencies,
+                    **shared,
+                    **_pointers(period.arrays),
+                )
+            )
+        self._call_with_scratch(name, "scratch", x.dtype, passes)
+
+    def _call_with_scratch(
+        self, name: str, measure: str, dtype: torch.dtype, passes: list[Any]
+    ) -> None:
+        arguments = (type(passes[0]) * len(passes))(*passes)
+        count = ctypes.c_ssize_t(len(passes))
+        needed = self._call(measure, dtype, arguments, count)
         scratch = torch.empty(needed + _ALIGNMENT, dtype=torch.uint8)
-        arguments.scratch = -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT
-        arguments.scratch_bytes = needed
-        status = self._call(name, x.dtype, ctypes.byref(arguments))
+        arguments[0].scratch = -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT
+        arguments[0].scratch_bytes = needed
+        status = self._call(name, dtype, arguments, count)
         assert status == 0, "the library asked for too little memory"
 
+    def sparse_backward(
+        self, x: Tensor, weight: Tensor, places: Places, plan: Plan, input_wanted: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        """Return the gradients of input, if wanted, and weight, see `sparse.sparse_backward`."""
+        (N, G, P), (O, C, k, _) = places.values.shape, weight.shape
+        lanes = self._call("lanes", x.dtype)
+        vectors = -(-C // lanes)
 
-_WHOLE = {"row_extents", "column_extents", "row_reach", "column_reach", "choice"}
+        def to_lanes(tensor: Tensor) -> Tensor:
+            padded = F.pad(tensor, (0, 0, 0, 0, 0, vectors * lanes - C))
+            return padded.unflatten(-3, (vectors, lanes)).movedim(-3, -1).contiguous()
+
+        def from_lanes(tensor: Tensor) -> Tensor:
+            return tensor.movedim(-1, -3).flatten(-4, -3)[..., :C, :, :]
+
+        images = to_lanes(x.unflatten(1, (G, C)))
+        weight_grad = images.new_zeros(O, vectors, k, k, lanes)
+        x_grad = torch.zeros_like(images) if input_wanted else None
+        tensors: dict[str, Tensor | None] = {
+            **plan.windows,
+            "sample": torch.arange(N).repeat_interleave(G * P),
+            "channel": places.channel.contiguous(),
+            "scale": places.scale.contiguous(),
+            "row": places.row.contiguous(),
+            "column": places.column.contiguous(),
+            "grad": places.values.contiguous(),
+            "x": images,
+            "weight": to_lanes(weight),
+            "weight_grad": weight_grad,
+            "x_grad": x_grad,
+        }
+        _check(tensors, x)
+        assert x.shape[2:] == plan.input_size
+        arguments = _Sparse(
+            samples=N,
+            groups=G,
+            vectors=vectors,
+            outputs=O // G,
+            height=x.shape[2],
+            width=x.shape[3],
+            base=k,
+            longest=plan.resampling.shape[2],
+            places=places.values.numel(),
+            threads=torch.get_num_threads(),
+            **_pointers(tensors),
+        )
+        self._call_with_scratch("sparse", "sparse_scratch", x.dtype, [arguments])
+        if x_grad is not None:
+            x_grad = from_lanes(x_grad).flatten(1, 2).contiguous()
+        return x_grad, from_lanes(weight_grad).contiguous()
 
 
-def _check(
-    tensors: dict[str, Tensor | None],
-    x: Tensor,
-    shape: tuple[int, ...],
-    functions: tuple[int, int],
-    plan: Plan,
-) -> None:
+def _pointers(tensors: Mapping[str, Tensor | None]) -> dict[str, int]:
+    return {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None}
+
+
+_INTEGERS = {
+    *("row_extents", "column_extents", "row_reach", "column_reach", "row_starts", "column_starts"),
+    *("kernel_sizes", "sample", "channel", "scale", "row", "column"),
+}
+
+
+def _check(tensors: Mapping[str, Tensor | None], x: Tensor) -> None:
     """Make sure that every pointer leads to what kernel.c reads and writes there."""
-    assert x.shape == shape
-    assert functions == (plan.num_functions, plan.num_functions)
     for name, tensor in tensors.items():
         if tensor is not None:
             assert tensor.is_contiguous(), name
             assert tensor.device.type == "cpu", name
-            assert name in _WHOLE or tensor.dtype == x.dtype, name
+            expected = torch.int64 if name in _INTEGERS else x.dtype
+            assert name == "choice" or tensor.dtype == expected, name
 
 
 def load_library() -> Library | None:

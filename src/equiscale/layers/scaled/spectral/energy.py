@@ -7,6 +7,7 @@ kernel size are enough.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from equiscale.layers.scaled.spectral.plan import AxisPlan, Plan
@@ -17,24 +18,24 @@ def winning_scales(
 ) -> Tensor:
     """Return `[N, O]`: the scale index whose map has the largest sum; the first wins a tie.
 
-    With `mean`, the sum divided by the area of the map inside its frame.
+    With `mean`, the sum divided by the number of pixels inside the map's frame. Only pixels that
+    the stride keeps count.
     """
     scores = map_sums(x, weight, bias, plan, groups)
     if mean:
-        scores = scores / _areas(plan, x)
+        scores = scores / _areas(plan, x).clamp(min=1)
     return scores.max(dim=0).indices
 
 
 def _areas(plan: Plan, like: Tensor) -> Tensor:
-    """Return `[S, 1, 1]`: the pixels of each map inside its frame."""
-    areas = [h * w for h, w in zip(plan.rows.extents, plan.columns.extents, strict=True)]
-    return like.new_tensor(areas)[:, None, None]
+    """Return `[S, 1, 1]`: the pixels of each map inside its frame that are kept."""
+    return plan.keep(plan.reached).sum((1, 2), dtype=like.dtype)[:, None, None]
 
 
 def map_sums(x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, groups: int) -> Tensor:
     """`[N, C, H, W] -> [S, N, O]`: the sum of every map, bias included."""
-    over_rows = _window_sums(plan.rows, plan.resampling, x.shape[2])
-    over_columns = _window_sums(plan.columns, plan.resampling, x.shape[3])
+    over_rows = _window_sums(plan.rows, plan.resampling, x.shape[2], plan.stride[0])
+    over_columns = _window_sums(plan.columns, plan.resampling, x.shape[3], plan.stride[1])
     S, k = over_rows.shape[:2]
     N, C = x.shape[:2]
     rows = (over_rows.flatten(0, 1) @ x).unflatten(2, (S, k))
@@ -47,15 +48,22 @@ def map_sums(x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, groups:
     return sums
 
 
-def _window_sums(axis: AxisPlan, resampling: Tensor, length: int) -> Tensor:
+def _window_sums(axis: AxisPlan, resampling: Tensor, length: int, stride: int) -> Tensor:
     """Return `[S, k, n]`: how much each input pixel adds to a map's sum, per base pixel."""
-    starts = torch.tensor(axis.starts, device=resampling.device)[:, None]
-    extents = torch.tensor(axis.extents, device=resampling.device)[:, None]
-    cumulative = torch.nn.functional.pad(resampling.cumsum(2), (1, 0))
+    device = resampling.device
+    extents = torch.tensor(axis.extents, device=device)[:, None]
+    first = -((extents[0] - extents) // 2) % stride  # pixel of the map that is kept
+    kept = (extents - first + stride - 1) // stride
+    # Sums of every stride-th weight, padded so that each offset has one.
+    steps = -(-(length + resampling.shape[2]) // stride)
+    padded = F.pad(resampling, (0, steps * stride - resampling.shape[2]))
+    cumulative = padded.unflatten(2, (steps, stride)).cumsum(2).flatten(2)
+    cumulative = F.pad(cumulative, (1, 0))
 
     def up_to(offset: Tensor) -> Tensor:
-        bounded = offset.clamp(0, cumulative.shape[2] - 1)[:, None]
-        return cumulative.gather(2, bounded.expand(-1, cumulative.shape[1], -1))
+        index = (offset + 1).clamp(0, cumulative.shape[2] - 1)[:, None]
+        return cumulative.gather(2, index.expand(-1, cumulative.shape[1], -1))
 
-    last = torch.arange(length, device=resampling.device) - starts + 1
-    return up_to(last) - up_to(last - extents)
+    starts = torch.tensor(axis.starts, device=device)[:, None]
+    offset = torch.arange(length, device=device) - starts - first
+    return up_to(offset) - up_to(offset - kept * stride)

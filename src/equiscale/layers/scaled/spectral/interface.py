@@ -10,7 +10,7 @@ from torch import Tensor
 from equiscale.layers.scaled.direct import extend
 from equiscale.layers.scaled.geometry import Geometry
 from equiscale.layers.scaled.kernel_scaling import Interpolation
-from equiscale.layers.scaled.pooling import PoolMode, scale_pool
+from equiscale.layers.scaled.pooling import PoolMode
 from equiscale.layers.scaled.spectral.operators import NO_POOL, Settings, spectral_operator
 
 
@@ -25,27 +25,14 @@ def spectral_conv(
     return_indices: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """`[N, C, H, W] -> [N, O, (S,) H', W']`, or `[N, O]`; equal to `direct_conv` up to rounding."""
-    strided = geometry.stride != (1, 1)
-    whole_maps_compete = strided and pool not in (None, "pixel")
-    fused = None if whole_maps_compete else pool
-    x, settings = _prepare(x, geometry, interpolation, groups, fused)
-    track = fused is not None and (return_indices or _is_trained(x, weight, bias))
+    x, settings = _prepare(x, geometry, interpolation, groups, pool)
+    track = pool is not None and (return_indices or _is_trained(x, weight, bias))
     values, choice = spectral_operator(x, weight, bias, settings, track)
-    if fused == "global":
-        return values, choice // math.prod(geometry.full_size) if return_indices else None
-    if strided:
-        values = _every(geometry.stride, values)
-    if whole_maps_compete:
-        assert pool is not None
-        values, choice = scale_pool(values, pool, return_indices=True, areas=geometry.areas())
-    elif strided and pool == "pixel" and track:
-        choice = _every(geometry.stride, choice)
-    return values, choice.long() if return_indices else None
-
-
-def _every(stride: tuple[int, int], maps: Tensor) -> Tensor:
-    down, across = stride
-    return maps[..., ::down, ::across]
+    if not return_indices:
+        return values, None
+    if pool == "global":
+        return values, choice // math.prod(geometry.full_size)
+    return values, choice.long()
 
 
 def _is_trained(*tensors: Tensor | None) -> bool:
@@ -66,6 +53,7 @@ def _prepare(
         x = extend(x, geometry.extension(geometry.kernel_sizes[-1]), geometry.padding_mode)
     settings = Settings(
         list(geometry.kernel_sizes),
+        list(geometry.stride),
         list(frame.output_size or ()),
         frame.zero_extended,
         interpolation,

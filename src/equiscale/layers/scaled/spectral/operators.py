@@ -37,6 +37,7 @@ class Settings(NamedTuple):
 
     Attributes:
         kernel_sizes: Sides of the rescaled kernels.
+        stride: Step between the pixels that are kept, down and across.
         output_size: See `Frame.output_size`; empty for None.
         zero_extended: See `Frame.zero_extended`.
         interpolation: How kernels are rescaled.
@@ -45,6 +46,7 @@ class Settings(NamedTuple):
     """
 
     kernel_sizes: Sequence[int]
+    stride: Sequence[int]
     output_size: Sequence[int]
     zero_extended: bool
     interpolation: Interpolation
@@ -54,22 +56,22 @@ class Settings(NamedTuple):
     def plan(self, x: Tensor, weight: Tensor) -> Plan:
         """Return the constants for an input and a weight."""
         cut = (self.output_size[0], self.output_size[1]) if self.output_size else None
-        frame = Frame((x.shape[2], x.shape[3]), cut, self.zero_extended)
+        stride = self.stride[0], self.stride[1]
+        frame = Frame((x.shape[2], x.shape[3]), cut, self.zero_extended, stride)
         sizes = tuple(self.kernel_sizes)
         return make_plan(frame, weight.shape[-1], sizes, self.interpolation, x.dtype, x.device)
 
-    def aligned_size(self, x: Tensor) -> tuple[int, int]:
-        """Return height and width of the aligned maps."""
-        if self.output_size:
-            return self.output_size[0], self.output_size[1]
-        lost = self.kernel_sizes[0] - 1
-        return x.shape[2] - lost, x.shape[3] - lost
+    def result_size(self, x: Tensor) -> tuple[int, int]:
+        """Return height and width of the maps that are kept."""
+        lost, (down, across) = self.kernel_sizes[0] - 1, self.stride
+        height, width = self.output_size or (x.shape[2] - lost, x.shape[3] - lost)
+        return -(-height // down), -(-width // across)
 
     def shapes(
         self, x: Tensor, weight: Tensor, track: bool
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of values and scale indices."""
-        N, O, size = x.shape[0], weight.shape[0], self.aligned_size(x)
+        N, O, size = x.shape[0], weight.shape[0], self.result_size(x)
         values = {NO_POOL: (N, O, len(self.kernel_sizes), *size), "global": (N, O)}
         choices = {NO_POOL: (0,), "pixel": (N, O, *size)}
         untracked = self.pool in ("pixel", "global") and not track
@@ -115,6 +117,7 @@ def _forward(
     weight: Tensor,
     bias: Tensor | None,
     kernel_sizes: Sequence[int],
+    stride: Sequence[int],
     output_size: Sequence[int],
     zero_extended: bool,
     interpolation: str,
@@ -122,7 +125,8 @@ def _forward(
     pool: str,
     track: bool,
 ) -> tuple[Tensor, Tensor]:
-    settings = Settings(kernel_sizes, output_size, zero_extended, interpolation, groups, pool)  # type: ignore[arg-type]
+    how: Any = interpolation
+    settings = Settings(kernel_sizes, stride, output_size, zero_extended, how, groups, pool)
     plan = settings.plan(x, weight)
     library = _library_for(x, weight, groups)
     shape, choice_shape = settings.shapes(x, weight, track)
@@ -159,6 +163,7 @@ def _backward(
     weight: Tensor,
     choice: Tensor,
     kernel_sizes: Sequence[int],
+    stride: Sequence[int],
     output_size: Sequence[int],
     zero_extended: bool,
     interpolation: str,
@@ -166,7 +171,8 @@ def _backward(
     pool: str,
     input_wanted: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    settings = Settings(kernel_sizes, output_size, zero_extended, interpolation, groups, pool)  # type: ignore[arg-type]
+    how: Any = interpolation
+    settings = Settings(kernel_sizes, stride, output_size, zero_extended, how, groups, pool)
     plan = settings.plan(x, weight)
     if pool == "global":
         places = peak_places(grad, choice, plan, groups)
@@ -179,7 +185,9 @@ def _backward(
             x_grad, weight_grad = _dense(grad, x, weight, choice, plan, settings, input_wanted)
             return x.new_empty(0) if x_grad is None else x_grad, weight_grad, bias_grad
         places = found
-    x_grad, weight_grad = sparse_backward(x, weight, places, plan, input_wanted)
+    library = load_library() if x.device.type == "cpu" else None
+    visit = sparse_backward if library is None else library.sparse_backward
+    x_grad, weight_grad = visit(x, weight, places, plan, input_wanted)
     return x.new_empty(0) if x_grad is None else x_grad.contiguous(), weight_grad, bias_grad
 
 
@@ -220,7 +228,8 @@ def _few_places(
     sparse = sparse_backward_cost(x, weight, count, input_wanted)
     if sparse > dense_backward_cost(plan, x, weight, input_wanted):
         return None
-    return nonzero_places(grad, _per_pixel(choice, settings.pool).expand_as(grad), settings.groups)
+    scales = _per_pixel(choice, settings.pool).expand_as(grad)
+    return nonzero_places(grad, scales, plan, settings.groups)
 
 
 def _per_pixel(choice: Tensor, pool: str) -> Tensor:
@@ -231,8 +240,8 @@ def _per_pixel(choice: Tensor, pool: str) -> Tensor:
 def _inside(grad: Tensor, choice: Tensor, pool: str, plan: Plan) -> Tensor:
     """Drop what falls on the zeros around the smaller maps."""
     if pool == NO_POOL:
-        return torch.where(plan.reached, grad, 0.0)
-    return torch.where(plan.reached.sum(0) > _per_pixel(choice, pool), grad, 0.0)
+        return torch.where(plan.keep(plan.reached), grad, 0.0)
+    return torch.where(plan.keep(plan.reached.sum(0)) > _per_pixel(choice, pool), grad, 0.0)
 
 
 @_backward.register_fake

@@ -24,6 +24,7 @@ from equiscale.layers.scaled.kernel_scaling import Interpolation, scaling_matrix
 
 _CACHED_PLANS = 64
 _NEGLIGIBLE = 1e-12
+_WORTHWHILE = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class AxisPlan:
 
     Attributes:
         analysis: `[2U, n]` cosines, then sines, that transform the input.
-        waves: `[2, h, U]` even (cosines) and odd part (sines) of the inverse transform, at
+        waves: `[2, h + 1, U]` even (cosines) and odd part (sines) of the inverse transform, at
             distances |δ|.
         extents: Length of each map, one per kernel size.
         kernels: `[S, U, r]` transforms of the functions that span a kernel: cosines of the even
@@ -54,9 +55,44 @@ class AxisPlan:
         return self.extents[scale_index] // 2 + 1
 
     @property
+    def aligned_starts(self) -> Tensor:
+        """`[S]`: first input pixel under the kernel at pixel 0 of the aligned map."""
+        extents = torch.tensor(self.extents)
+        return torch.tensor(self.starts) - (extents[0] - extents) // 2
+
+    @property
     def reach(self) -> Tensor:
         """`[extent]`: how many maps have each pixel of the largest map."""
         return _inner(self).sum(0)
+
+
+@dataclass(frozen=True)
+class Period:
+    """Kernel sizes that the compiled library transforms with one period.
+
+    Attributes:
+        begin: Index of the first size.
+        end: Index after the last size.
+        rows: The vertical axis, for these sizes.
+        columns: The horizontal axis, for these sizes.
+    """
+
+    begin: int
+    end: int
+    rows: AxisPlan
+    columns: AxisPlan
+
+    @cached_property
+    def arrays(self) -> dict[str, Tensor]:
+        """What the compiled library reads, as contiguous arrays under its names."""
+        return {
+            "row_analysis": self.rows.analysis.contiguous(),
+            "column_analysis": self.columns.analysis.T.contiguous(),
+            "row_waves": self.rows.waves.contiguous(),
+            "column_waves": self.columns.waves.contiguous(),
+            "row_kernels": self.rows.kernels.contiguous(),
+            "column_kernels": self.columns.kernels.contiguous(),
+        }
 
 
 @dataclass(frozen=True)
@@ -64,22 +100,28 @@ class Plan:
     """Both axes and what they share.
 
     Attributes:
-        rows: The vertical axis.
-        columns: The horizontal axis.
+        rows: The vertical axis, for all kernel sizes.
+        columns: The horizontal axis, for all kernel sizes.
+        periods: The same for runs of kernel sizes, with shorter periods for smaller kernels.
         change_of_basis: `[k, k]` orthogonal matrix from kernel pixels to even and odd functions.
         even: Which of the k functions have a cosine transform: the first few.
         odd: Which of them have a sine transform: the last few.
         resampling: `[S, k, K + 1]` the kernels' scaling matrices, padded by zeros.
         reached: `[S, H, W]` which pixels of the aligned maps lie inside the map of each kernel.
+        stride: Step between the pixels that are kept, down and across.
+        kernel_sizes: Sides of the rescaled kernels.
     """
 
     rows: AxisPlan
     columns: AxisPlan
+    periods: tuple[Period, ...]
     change_of_basis: Tensor
     even: slice
     odd: slice
     resampling: Tensor
     reached: Tensor
+    stride: tuple[int, int]
+    kernel_sizes: tuple[int, ...]
 
     @property
     def num_even(self) -> int:
@@ -106,6 +148,21 @@ class Plan:
         """Height and width of the aligned maps: those of the smallest kernel's."""
         return self.extents(0)
 
+    def keep(self, maps: Tensor) -> Tensor:
+        """`[…, H, W] -> […, H', W']`: every stride-th pixel of aligned maps."""
+        if self.stride == (1, 1):  # not a view
+            return maps
+        down, across = self.stride
+        return maps[..., ::down, ::across]
+
+    def keep_adjoint(self, grad: Tensor) -> Tensor:
+        """Transpose of `keep`."""
+        if self.stride == (1, 1):
+            return grad
+        spread = grad.new_zeros(*grad.shape[:-2], *self.output_size)
+        self.keep(spread).copy_(grad)
+        return spread
+
     def extents(self, scale_index: int) -> tuple[int, int]:
         """Height and width of the map of a kernel."""
         return self.rows.extents[scale_index], self.columns.extents[scale_index]
@@ -115,19 +172,23 @@ class Plan:
         return self.rows.half(scale_index), self.columns.half(scale_index)
 
     @cached_property
-    def arrays(self) -> dict[str, Tensor]:
-        """What the compiled library reads, as contiguous arrays under its names."""
+    def extent_arrays(self) -> dict[str, Tensor]:
+        """Where maps lie, as the compiled library reads it."""
         return {
             "row_extents": torch.tensor(self.rows.extents),
             "column_extents": torch.tensor(self.columns.extents),
             "row_reach": self.rows.reach,
             "column_reach": self.columns.reach,
-            "row_analysis": self.rows.analysis.contiguous(),
-            "column_analysis": self.columns.analysis.T.contiguous(),
-            "row_waves": self.rows.waves.contiguous(),
-            "column_waves": self.columns.waves.contiguous(),
-            "row_kernels": self.rows.kernels.contiguous(),
-            "column_kernels": self.columns.kernels.contiguous(),
+        }
+
+    @cached_property
+    def windows(self) -> dict[str, Tensor]:
+        """Where kernels lie on the input, as the compiled library reads it."""
+        return {
+            "row_starts": self.rows.aligned_starts,
+            "column_starts": self.columns.aligned_starts,
+            "kernel_sizes": torch.tensor(self.kernel_sizes),
+            "resampling": self.resampling,
         }
 
 
@@ -157,19 +218,41 @@ def make_plan(
     def cast(tensor: Tensor) -> Tensor:
         return tensor.to(device=device, dtype=dtype)
 
-    def plan_axis(axis: int) -> AxisPlan:
-        return _axis_plan(frame, axis, functions, even, odd, cast)
+    def plan_period(begin: int, end: int) -> Period:
+        rows, columns = (
+            _axis_plan(frame, axis, functions[begin:end], even, odd, cast) for axis in (0, 1)
+        )
+        return Period(begin, end, rows, columns)
 
-    rows, columns = plan_axis(0), plan_axis(1)
+    runs = _runs_of_periods(frame, kernel_sizes)
+    whole = plan_period(0, len(kernel_sizes))
+    rows, columns = whole.rows, whole.columns
     return Plan(
         rows,
         columns,
+        tuple(plan_period(*run) for run in runs) if len(runs) > 1 else (whole,),
         change_of_basis=cast(change_of_basis),
         even=even,
         odd=odd,
         resampling=cast(_pad_stack(matrices)),
         reached=(_inner(rows)[:, :, None] & _inner(columns)[:, None]).to(device),
+        stride=frame.stride,
+        kernel_sizes=kernel_sizes,
     )
+
+
+def _runs_of_periods(frame: Frame, kernel_sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Cut the kernel sizes where a shorter period saves an eighth of the work.
+
+    Only a padded input has one: otherwise, the period is the length of the input.
+    """
+    work = [frame.period(0, size) * frame.period(1, size) for size in kernel_sizes]
+    runs, end = [], len(work)
+    for index in reversed(range(len(work))):
+        if index == 0 or work[index - 1] <= (1 - _WORTHWHILE) * work[end - 1]:
+            runs.append((index, end))
+            end = index
+    return runs[::-1]
 
 
 def _axis_plan(
@@ -186,7 +269,7 @@ def _axis_plan(
     extents = [frame.extent(axis, size) for size in sizes]
     omega = _frequencies(period)
     inputs = torch.outer(omega, torch.arange(length, dtype=torch.float64) - centre)
-    outputs = torch.outer(torch.arange(extents[0] // 2 + 1, dtype=torch.float64), omega)
+    outputs = torch.outer(torch.arange(extents[0] // 2 + 2, dtype=torch.float64), omega)
     # A frequency counts for its mirror image, too. Those of rows, ±u, are both computed.
     weight = (1.0 if axis == 0 else 2.0) / period
     return AxisPlan(

@@ -51,19 +51,19 @@ def pool_maps(problem: Problem, bias: Tensor | None, pool: str) -> tuple[Tensor,
 
 
 def _stack(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the maps of all kernel sizes, aligned and framed, `[N, O, S, H, W]`."""
+    """Return the maps of all kernel sizes, aligned and framed, `[N, O, S, H', W']`."""
     plan = problem.plan
     stack = [
         _framed(problem, bias, scales).permute(3, 1, 5, 4, 0, 2).flatten(1, 2)
         for scales in chunks(problem)
     ]
     maps = torch.cat(stack, 2)
-    assert maps.shape[2:] == (plan.num_scales, *plan.output_size)
+    assert maps.shape[2] == plan.num_scales
     return maps, maps.new_empty(0)
 
 
 def _framed(problem: Problem, bias: Tensor | None, scales: slice) -> Tensor:
-    """Return the maps of some kernel sizes, aligned and framed, `[H, G, W, N, s, O/G]`."""
+    """Return the maps of some kernel sizes, aligned and framed, `[H', G, W', N, s, O/G]`."""
     plan = problem.plan
     (H, W), (height, width) = plan.output_size, plan.extents(scales.start)
     maps = join_quadrants(make_maps(problem, scales), (height, width))
@@ -73,7 +73,8 @@ def _framed(problem: Problem, bias: Tensor | None, scales: slice) -> Tensor:
     inside = plan.reached[scales, top : top + height, left : left + width].permute(1, 2, 0)
     maps = torch.where(inside[:, None, :, None, :, None], maps, 0.0)
     sides = (0, 0, 0, 0, 0, 0, left, W - width - left, 0, 0, top, H - height - top)
-    return F.pad(maps, sides)
+    down, across = plan.stride
+    return F.pad(maps, sides)[::down, :, ::across]
 
 
 def _pool_pixels(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -96,9 +97,11 @@ def _pool_pixels(problem: Problem, bias: Tensor | None) -> tuple[Tensor, Tensor]
     framed = (reach < plan.num_scales)[:, :, None, :, None, None]
     zeros = torch.where(framed, 0.0, -torch.inf).to(best).expand_as(best)
     _challenge(best, choice, zeros, reach[:, :, None, :, None, None].to(best))
-    return _by_sample(join_quadrants(best, plan.output_size)), _by_sample(
-        join_quadrants(choice, plan.output_size)
+    values, indices = (
+        plan.keep(_by_sample(join_quadrants(part, plan.output_size))).contiguous()
+        for part in (best, choice)
     )
+    return values, indices
 
 
 def _challenge(best: Tensor, choice: Tensor, candidate: Tensor, index: int | Tensor) -> None:
@@ -117,7 +120,7 @@ def _pool_slices(problem: Problem, bias: Tensor | None, pool: str) -> tuple[Tens
     """Keep the map with the highest score of every sample and channel."""
     plan, best, winner = problem.plan, None, None
     kept: Tensor | None = None
-    areas = plan.reached.sum((1, 2))
+    areas = plan.keep(plan.reached).sum((1, 2)).clamp(min=1)
     for scales in chunks(problem):
         maps = _framed(problem, bias, scales)
         if pool == "slice":
@@ -186,8 +189,9 @@ def _shift(problem: Problem, bias: Tensor | None) -> Tensor:
 
 
 def _reach(plan: Plan) -> Tensor:
-    """Return `[4, h, w]`: how many maps have each pixel of the quadrants."""
-    return split_quadrants(plan.reached.sum(0)[:, None, :, None])[:, :, 0, :, 0]
+    """Return `[4, h, w]`: how many maps have each pixel of the quadrants; 0 if it is not kept."""
+    reach = plan.keep_adjoint(plan.keep(plan.reached.sum(0)))
+    return split_quadrants(reach[:, None, :, None])[:, :, 0, :, 0]
 
 
 def _by_sample(maps: Tensor) -> Tensor:
@@ -202,7 +206,7 @@ def maps_backward(
 
     Args:
         problem: That of the forward pass.
-        grad: `[N, O, H, W]`, or `[N, O, S, H, W]` without pooling; zero outside of each map.
+        grad: `[N, O, H', W']`, or `[N, O, S, H', W']` without pooling; zero outside of each map.
         choice: Scale index of each pixel, or of each map.
         pool: `"none"`, `"pixel"` or `"chosen"`.
         input_wanted: Whether the input's gradient is needed.
@@ -210,9 +214,13 @@ def maps_backward(
     plan, num_samples = problem.plan, len(grad)
     spectrum_grad = torch.zeros_like(problem.spectrum) if input_wanted else None
     weight_grad = torch.zeros_like(problem.weight)
+    grad = plan.keep_adjoint(grad)
     quadrants = _quadrants_of(grad, problem.groups)
     if choice.numel():
-        per_map = choice if pool == "pixel" else choice[:, :, None, None].expand(grad.shape)
+        if pool == "pixel":
+            per_map = plan.keep_adjoint(choice)
+        else:
+            per_map = choice[:, :, None, None].expand(grad.shape)
         choices = _quadrants_of(per_map.to(grad), problem.groups)
     for scales in chunks(problem):
         h, w = plan.halves(scales.start)

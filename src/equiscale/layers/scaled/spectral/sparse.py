@@ -44,8 +44,8 @@ def peak_places(grad: Tensor, flat: Tensor, plan: Plan, groups: int) -> Places:
     return Places(*(field.unflatten(1, (groups, -1)) for field in fields))
 
 
-def nonzero_places(grad: Tensor, scale: Tensor, groups: int) -> Places:
-    """Return the places where a gradient `[N, O, H, W]` is not zero; waits for the device."""
+def nonzero_places(grad: Tensor, scale: Tensor, plan: Plan, groups: int) -> Places:
+    """Return the places where a gradient `[N, O, H', W']` is not zero; waits for the device."""
     per_group = grad.unflatten(1, (groups, -1)).flatten(0, 1)
     found = per_group.flatten(1).nonzero()
     block, flat = found.unbind(1)
@@ -59,7 +59,9 @@ def nonzero_places(grad: Tensor, scale: Tensor, groups: int) -> Places:
     (O, H, W), G = per_group.shape[1:], groups
     first = torch.arange(G, device=grad.device).repeat(len(grad))[:, None] * O
     scales = scale.unflatten(1, (groups, -1)).flatten(0, 1).flatten(1).gather(1, places).long()
-    fields = (values, first + places // (H * W), scales, places // W % H, places % W)
+    down, across = plan.stride
+    rows, columns = places // W % H * down, places % W * across
+    fields = (values, first + places // (H * W), scales, rows, columns)
     return Places(*(field.unflatten(0, (-1, groups)) for field in fields))
 
 
@@ -96,10 +98,7 @@ def _windows(
     axis: AxisPlan, resampling: Tensor, scales: Tensor, position: Tensor, length: int
 ) -> Tensor:
     """Return `[..., k, n]`: the kernels' resampling weights where they lie on the input."""
-    extents = torch.tensor(axis.extents, device=position.device)
-    starts = torch.tensor(axis.starts, device=position.device)
-    margin = (extents[0] - extents[scales]) // 2
-    start = position - margin + starts[scales]
+    start = position + axis.aligned_starts.to(position.device)[scales]
     offset = torch.arange(length, device=position.device) - start[..., None]
     beyond = resampling.shape[2] - 1  # the column of zeros
     offset = torch.where((offset < 0) | (offset > beyond), beyond, offset)
