@@ -1,7 +1,8 @@
-"""Speed and memory of rendering photos for a probe: 12-megapixel photos, seven object sizes.
+"""Speed and memory of rendering photos of 12 megapixels: for a probe, and for a dataset.
 
-The photos are generated. Each background runs in a process of its own. A network that does nothing
-answers, so that all time is spent on decoding and rendering.
+The photos are generated. Each step runs in a process of its own: a probe with each background,
+whose network does nothing, and building a dataset. The time is that of the processor, on one
+thread, so that other programs disturb it little.
 
     python perf/probe.py --photos 40
 """
@@ -9,6 +10,7 @@ answers, so that all time is spent on decoding and rendering.
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import subprocess
 import sys
@@ -19,11 +21,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from timing import write_results
 
+from equiscale.build.photos import Box, Cutting, Photo, PhotoObject, PhotoTask, cut_photo
+from equiscale.core.spec import Layout
 from equiscale.probing import probe
 
 SIDES = (4000, 3000)
 BACKGROUNDS = ("own", "edge", "blur", "plain")
+BUILD = "build"
 
 
 def generate(directory: Path, photos: int) -> None:
@@ -34,34 +40,57 @@ def generate(directory: Path, photos: int) -> None:
         noise.resize(SIDES, Image.Resampling.BICUBIC).save(directory / f"{number}.jpg")
 
 
-def measure(directory: Path, background: str) -> None:
-    """Print milliseconds per image and peak memory."""
-    start = time.perf_counter()
+def probe_photos(directory: Path, background: str) -> int:
+    """Render all photos for a network that does nothing, and return the number of images."""
     report = probe(lambda x: torch.eye(2)[[0] * len(x)], directory, background=background)
-    seconds = time.perf_counter() - start
-    images = sum(row["images"] for row in report.rows)
+    return sum(row["images"] for row in report.rows)
+
+
+def cut_photos(directory: Path) -> int:
+    """Cut all photos for a dataset, and return the number of images."""
+    sizes = (28, 40, 56, 80, 112, 136, 160, 224)
+    cutting, box = Cutting(seed="", layout=Layout.of(224, sizes)), Box(0, 0, *SIDES)
+    for path in sorted(directory.iterdir()):
+        item = PhotoObject(Photo(path), box, "", path.name)
+        assert cut_photo(PhotoTask(item.photo, (item,), cutting))
+    return len(sizes) * len(list(directory.iterdir()))
+
+
+def measure(directory: Path, step: str) -> None:
+    """Print processor time per image and peak memory as JSON."""
+    start = time.process_time()
+    images = cut_photos(directory) if step == BUILD else probe_photos(directory, step)
+    milliseconds = 1000 * (time.process_time() - start)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(
-        f"{background:6} {1000 * seconds / images:7.1f} ms per image, "
-        f"{1000 * seconds / len(report.pictures.objects):7.0f} ms per photo, {peak:6.0f} MB"
-    )
+    row = {
+        "step": step,
+        "processor_ms_per_image": round(milliseconds / images, 1),
+        "processor_ms_per_photo": round(milliseconds / len(list(directory.iterdir()))),
+        "peak_memory_mb": round(peak),
+    }
+    print(json.dumps(row))
 
 
 def main() -> None:
-    """Generate the photos and measure every background."""
+    """Generate the photos, measure every step and write `perf/figures/probe.json`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--photos", type=int, default=40)
-    parser.add_argument("--directory", type=Path, help="of photos; measures one background")
-    parser.add_argument("--background", default="own")
+    parser.add_argument("--directory", type=Path, help="of photos; measures one step")
+    parser.add_argument("--step", default=BACKGROUNDS[0], choices=(*BACKGROUNDS, BUILD))
     arguments = parser.parse_args()
     if arguments.directory:
-        measure(arguments.directory, arguments.background)
+        torch.set_num_threads(1)
+        measure(arguments.directory, arguments.step)
         return
     with tempfile.TemporaryDirectory() as directory:
         generate(Path(directory), arguments.photos)
-        for background in BACKGROUNDS:
-            command = [sys.executable, __file__, "--directory", directory]
-            subprocess.run([*command, "--background", background], check=True)
+        rows = []
+        for step in (*BACKGROUNDS, BUILD):
+            command = [sys.executable, __file__, "--directory", directory, "--step", step]
+            found = subprocess.run(command, check=True, capture_output=True, text=True)
+            rows.append(json.loads(found.stdout) | {"photos": arguments.photos})
+            print(rows[-1], flush=True)
+    write_results("probe", rows)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
 
 Ten categories of stamps (birds, mammals, vehicles, ...), split by the hash of their names. The
 features of EfficientNet-Lite0 stay as they are; a linear classifier is trained on objects that
-fill the canvas, or on the same pictures with `RandomObjectSize`, and tested on other stamps and
-scenes, with and without `ObjectSearch`. Nothing was chosen on the test pictures.
+fill the canvas, on the same pictures with `RandomObjectSize`, or on their reduced views in
+`scale_channels`. It is tested on other stamps and scenes, with and without `ObjectSearch`. Nothing
+was chosen on the test pictures.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from equiscale import ObjectSearch, RandomObjectSize
+from equiscale import ObjectSearch, RandomObjectSize, scale_channels
 from study.small_objects import SIZES, TUXPAINT, Lite0, half, number, render, table, to_tensor
 
 RESULTS = Path(__file__).with_suffix(".json")
@@ -28,6 +29,7 @@ CATEGORIES = (
 )
 REPEATS = 4  # pictures per training stamp
 BUDGET = 4
+FACTORS = (0.25, 0.35, 0.5, 0.71, 1.0)
 
 
 def stamps(test: bool) -> list[tuple[str, int]]:
@@ -75,10 +77,9 @@ def train(features: Tensor, labels: Tensor) -> nn.Linear:
 
 
 @torch.no_grad()
-def test(network: Lite0, head: nn.Linear, budget: int) -> dict[str, list[float]]:
-    """Return the accuracy at each size, of the network itself or of a search."""
-    network.classifier, network.passes = head, 0
-    model = ObjectSearch(network, budget) if budget else network
+def test(network: Lite0, model: nn.Module) -> dict[str, list[float]]:
+    """Return the accuracy at each size of the network in a wrapper, or of itself."""
+    network.passes = 0
     _, scenes = half(held_out=True)
     names = stamps(test=True)
     accuracy = []
@@ -94,14 +95,21 @@ def test(network: Lite0, head: nn.Linear, budget: int) -> dict[str, list[float]]
 def main() -> None:
     """Train, test and print the table."""
     network, results = Lite0(), {}
-    for name, augment in (("full-size objects", False), ("RandomObjectSize", True)):
+    search, channels = ObjectSearch(network, BUDGET), scale_channels(network, factors=FACTORS)
+    plain, views = {"": network, ", search": search}, channels.eval().views
+    for name, augment, wrappers in (
+        ("full-size objects", False, plain),
+        ("RandomObjectSize", True, plain),
+        ("scale_channels", False, {"": channels}),
+    ):
         images, labels = training_pictures(augment)
-        maps = [network.forward_features(some) for some in images.split(8)]
-        head = train(torch.cat(maps).mean(dim=(2, 3)), labels)
-        for budget in (0, BUDGET):
-            key = f"{name}, search" if budget else name
-            results[key] = test(network, head, budget)
-            print(key, results[key], flush=True)
+        if name == "scale_channels":
+            images, labels = torch.cat([*views(images).values()]), labels.repeat(len(FACTORS))
+        maps = [network.forward_features(some).mean(dim=(2, 3)) for some in images.split(8)]
+        network.classifier = train(torch.cat(maps), labels)
+        for wrapper, model in wrappers.items():
+            results[name + wrapper] = test(network, model)
+            print(name + wrapper, results[name + wrapper], flush=True)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(len(stamps(test=False)), "training and", len(stamps(test=True)), "test stamps")
     print(table(results))

@@ -34,6 +34,12 @@ def code_of(page: Path) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S))
 
 
+def files_of(page: Path) -> list[tuple[str, str]]:
+    """Names and contents of the files that a page tells its reader to write."""
+    blocks = r'```python title="(.*?)"\n(.*?)```'
+    return re.findall(blocks, page.read_text(encoding="utf-8"), re.S)
+
+
 def links_of(page: Path) -> list[str]:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
     return re.findall(r"\]\(([^)\s]+)\)", text)
@@ -64,8 +70,8 @@ NEEDS = {DOCS / "tutorials" / "blind.md": pytest.mark.needs(*BLIND)}
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_code_of_a_page_runs(page: Path, tmp_path: Path, few_emoji: Path) -> None:
-    script = tmp_path / "page.py"
-    script.write_text(code_of(page), encoding="utf-8")
+    for name, content in [("page.py", code_of(page)), *files_of(page)]:
+        (tmp_path / name).write_text(content, encoding="utf-8")
     if "RunStore" in code_of(page):  # reads runs, but makes none
         shutil.copytree(ROOT / "study" / "runs", tmp_path / "runs")
     environment = {
@@ -74,7 +80,7 @@ def test_code_of_a_page_runs(page: Path, tmp_path: Path, few_emoji: Path) -> Non
         "EQUISCALE_DATA": str(few_emoji),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, str(script)]
+    command = [sys.executable, "page.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

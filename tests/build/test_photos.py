@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,22 @@ def test_beyond_the_border(background: Background, value: int) -> None:
     assert (shown[:20, :20] == value).all()
     assert (shown[32:44, 32:44] == 200).all()
     assert (shown[-8:, -8:] == value).all()
+
+
+def test_large_photos_are_extended_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
+    small, large = Image.fromarray(pixels), Image.new("RGB", (2000, 1500))
+    window = Box(-700.3, -1100.9, 900.2, 499.6)
+    for background in Background:
+        at_once = np.asarray(resample(small, window, 64, background))
+        monkeypatch.setattr("equiscale.build.photos._PIXELS_AT_ONCE", 0)
+        assert np.array_equal(np.asarray(resample(small, window, 64, background)), at_once)
+        monkeypatch.undo()
+    tracemalloc.start()
+    resample(large, Box(-7000, -7000, 9000, 9000), 224, Background.EDGE)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100e6  # the extended photo has more than 768 MB
 
 
 def test_transparency_palette_and_grey_become_rgb(tmp_path: Path) -> None:

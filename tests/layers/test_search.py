@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +19,8 @@ from torch import Tensor, nn
 
 from equiscale import ObjectSearch, ScaleChannels
 from equiscale.core.errors import OptionError, ShapeError
-from equiscale.layers.search import _cut
+from equiscale.layers import RescaledViews
+from equiscale.layers.search import COPIES, LEADS, _cut, _weigh
 
 SIDE, CELL = 112, 16
 STAMPS = "/usr/share/tuxpaint/stamps"
@@ -35,7 +40,8 @@ class Spots(nn.Module):
             self.head.bias.copy_(torch.tensor([2.0, 0.0, 0.0]))
 
     def forward_features(self, x: Tensor) -> Tensor:
-        self.seen.append(x)
+        if not torch.compiler.is_compiling():
+            self.seen.append(x)
         return F.avg_pool2d(x, CELL)
 
     def forward_head(self, maps: Tensor) -> Tensor:
@@ -117,6 +123,36 @@ def test_a_sure_answer_needs_no_other_view_and_other_images_are_not_concerned() 
     assert passes(network) == 3 + 1 + 1
 
 
+def test_a_window_overrules_the_image_only_if_its_odds_lead() -> None:
+    whole, window = torch.tensor([[0.6, 0.4]]).log(), torch.tensor([[0.2, 0.8]]).log()
+    for lead, winner in ((1, 1), (2.6, 1), (2.7, 0)):  # odds of 4 against 1.5
+        assert _weigh(whole, window, lead).argmax() == winner
+    torch.testing.assert_close(_weigh(whole, window, 1), torch.maximum(whole, window))
+    torch.testing.assert_close(_weigh(whole, window, 1e9), whole)
+    sure = torch.tensor([[-math.inf, 0.0]])  # in float32
+    assert _weigh(whole, sure, 1e9).argmax() == 1
+
+
+@pytest.mark.parametrize("labels", [None, torch.tensor([1, 2])])
+def test_calibration_finds_the_largest_lead_that_costs_no_small_object(
+    labels: Tensor | None,
+) -> None:
+    network = Spots()
+    with torch.no_grad():
+        network.head.weight.mul_(0.3)  # not too sure
+    images = torch.cat([scene(colour, 16, 16, 80) for colour in (1, 2)])
+    copies = torch.cat(list(RescaledViews(COPIES).eval()(images).values()))
+
+    def finds_all(lead: float) -> bool:
+        answers = ObjectSearch(network, 4, lead=lead)(copies).argmax(1).tolist()
+        return answers == [1, 2] * len(COPIES)
+
+    expected = max(lead for lead in LEADS if finds_all(lead))
+    assert min(LEADS) < expected < max(LEADS)
+    search = ObjectSearch(network, 4, sure=0.5)
+    assert search.calibrate(images, labels) == search.lead == expected
+
+
 def test_views_are_the_pixels_of_their_square_resized() -> None:
     x = torch.rand(1, 2, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     corner = torch.tensor([[0.25, 0.5]], dtype=torch.float64)
@@ -180,6 +216,7 @@ def test_a_pretrained_network_recognises_small_animals() -> None:
         ({"budget": 0}, "budget must be an integer"),
         ({"size": 1.5}, "size must be an integer"),
         ({"sure": 2.0}, "sure must be a probability"),
+        ({"lead": 0.5}, "lead must be a number of at least 1"),
         ({"head": torch.sin}, "belong together"),
         ({"backbone": 3}, r"must be a torch\.nn\.Module"),
     ],
@@ -232,6 +269,89 @@ def test_a_wrapper_speaks_for_its_network_and_can_be_copied(wrapper: Any) -> Non
         assert list(copied.state_dict()) == ["head.weight", "head.bias"]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch, of its own code
+@pytest.mark.parametrize("options", [{}, {"sure": 0.9}])
+def test_a_search_is_exported_with_a_free_batch_and_runs_in_onnx(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    search = ObjectSearch(Spots(), 4, **options).eval()
+    images = torch.cat([scene(colour, 20 * colour, 60) for colour in (1, 2, 1)])
+    expected = ObjectSearch(Spots(), 4)(images)  # an exported search never stops early
+    free = ({0: torch.export.Dim("batch")},)
+    program = torch.export.export(search, (images[:2],), dynamic_shapes=free)
+    torch.testing.assert_close(program.module()(images), expected)
+    path = str(tmp_path / "search.onnx")
+    torch.onnx.export(program, f=path, verbose=False)
+    session = runtime.InferenceSession(path)
+    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), expected.detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_compiled_wrapper_is_one_graph_that_runs_the_network_once_per_size(wrapper: Any) -> None:
+    torch.compiler.reset()
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    class Network(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.nn.functional.avg_pool2d(x, CELL).mean((2, 3))
+
+    options = {"factors": (0.25, 0.5, 1.0)} if wrapper is ScaleChannels else {}
+    wrapped = wrapper(Network(), **options).eval()
+    compiled: Any = torch.compile(wrapped, fullgraph=True, backend=backend)
+    torch.testing.assert_close(compiled(scene(1, 0, 0)), wrapped(scene(1, 0, 0)))
+    (graph,) = graphs
+    runs = sum("avg_pool2d" in str(node.target) for node in graph.graph.nodes)
+    assert runs == (1 if wrapper is ScaleChannels else 2)  # of the search: a look after the other
+
+
+TIMM = """
+import tests.without_torchvision
+import copy, io, pickle, timm, torch
+from equiscale import ObjectSearch, scale_channels
+make = lambda: timm.create_model("resnet18", num_classes=5).eval()
+x = torch.rand(2, 3, 64, 64)
+for wrap in (ObjectSearch, lambda network: scale_channels(network).eval()):
+    plain, wrapped = make(), wrap(make())
+    wrapped.load_state_dict(plain.state_dict())
+    again = make()
+    again.load_state_dict(wrapped.state_dict())
+    with torch.no_grad():
+        expected = wrapped(x)
+        assert torch.equal(again(x), plain(x))
+        assert torch.equal(wrapped.forward_features(x), plain.forward_features(x))
+        for other in (copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))):
+            assert torch.equal(other(x), expected)
+        with torch.autocast("cpu", torch.bfloat16):
+            half = wrapped(x)
+        assert half.dtype == torch.float32 and (half - expected).abs().max() < 0.05
+        averaged = torch.optim.swa_utils.AveragedModel(wrapped)
+        averaged.update_parameters(wrapped)
+        assert torch.equal(averaged(x), expected)
+        free = ({0: torch.export.Dim("batch")},)
+        program = torch.export.export(wrapped, (x,), dynamic_shapes=free)
+        torch.testing.assert_close(program.module()(x[[0, 1, 0]]), wrapped(x[[0, 1, 0]]))
+    wrapped.reset_classifier(7)
+    assert wrapped(x).shape == (2, 7) == (2, wrapped.num_classes)
+    wrapped.train()(x).logsumexp(1).sum().backward()
+    assert all(p.grad is not None for p in wrapped.parameters())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("timm")
+def test_a_wrapped_network_of_timm_is_still_one() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", TIMM]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_views_of_one_size_are_one_batch_but_not_in_training() -> None:
     network = Spots()
     wrapped = ScaleChannels(network, (0.25, 0.5, 1.0, 1.5), dropout=0)
@@ -239,3 +359,31 @@ def test_views_of_one_size_are_one_batch_but_not_in_training() -> None:
         network.seen.clear()
         wrapped.train(training)(scene(1, 0, 0).expand(2, -1, -1, -1))
         assert [len(views) for views in network.seen] == batches
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", None])
+def test_windows_are_pooled_as_the_head_pools_its_map(pooling: str | None) -> None:
+    """With one window, the whole map, the search answers as the network does."""
+
+    class Net(nn.Module):
+        num_features = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.linear = nn.Conv2d(1, 4, 3), nn.Linear(4, 5)
+
+        def forward_features(self, x: Tensor) -> Tensor:
+            return self.conv(x)
+
+        def forward_head(self, maps: Tensor) -> Tensor:
+            pooled = {"mean": maps.mean((2, 3)), "max": maps.amax((2, 3)), None: maps.sum((2, 3))}
+            logits: Tensor = self.linear(pooled[pooling])
+            return logits
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.forward_head(self.forward_features(x))
+
+    network, x = Net().eval(), torch.rand(2, 1, 16, 16)
+    search = ObjectSearch(network, budget=1, lead=1e30)
+    assert search.pooling == pooling
+    torch.testing.assert_close(search(x), network(x).log_softmax(1))

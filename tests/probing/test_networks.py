@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,45 @@ def test_preprocessing_comes_from_timm_or_a_processor() -> None:
     model.pretrained_cfg = config
     assert Network.of("own", model).preprocess.canvas == 288
     assert "ImageNet" in Network.of("plain", nn.Flatten()).preprocess.origin
+
+
+@pytest.mark.parametrize(
+    ("config", "canvas", "full_size"),
+    [
+        (
+            {"image_processor_type": "ViTImageProcessor", "size": {"height": 224, "width": 224}},
+            224,
+            224,
+        ),
+        ({"size": 224, "feature_extractor_type": "ViTFeatureExtractor", "resample": 2}, 224, 224),
+        ({"size": {"shortest_edge": 224}, "crop_pct": 0.875, "do_resize": True}, 224, 256),
+        ({"size": {"shortest_edge": 384}, "crop_pct": 0.875}, 384, 384),
+        (
+            {
+                "size": {"shortest_edge": 256},
+                "do_center_crop": True,
+                "crop_size": {"height": 224, "width": 224},
+            },
+            224,
+            256,
+        ),
+    ],
+)
+def test_preprocessing_comes_from_the_file_of_a_processor(
+    tmp_path: Path, config: dict[str, Any], canvas: int, full_size: int
+) -> None:
+    config |= {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.25] * 3, "do_normalize": True}
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(json.dumps(config))
+    for given in (tmp_path, str(path), config):
+        found = Preprocess.of(given)
+        assert (found.canvas, found.full_size, found.mean) == (canvas, full_size, (0.5, 0.4, 0.3))
+    for content in ("{", "{}", "[]"):
+        path.write_text(content)
+        with pytest.raises(InputFileError, match=r"preprocessor_config\.json"):
+            Preprocess.of(tmp_path)
+    with pytest.raises(InputFileError, match="absent"):
+        Preprocess.of(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(
@@ -159,23 +199,7 @@ def test_networks_that_cannot_be_loaded_are_named(
 
 
 TIMM = """
-import importlib.abc, importlib.machinery, importlib.util, sys, types
-class Any_(type):
-    def __getattr__(cls, name):
-        if name.startswith("__"): raise AttributeError(name)
-        return name
-class Stub(types.ModuleType):
-    def __getattr__(self, name):
-        if name.startswith("__"): raise AttributeError(name)
-        return Any_(name, (), {})
-class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "torchvision":
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-    def create_module(self, spec): return Stub(spec.name)
-    def exec_module(self, module): pass
-if importlib.util.find_spec("torchvision") is None:  # timm needs none of it for its networks
-    sys.meta_path.append(Stubs())
+import tests.without_torchvision
 import numpy as np, timm
 create = timm.create_model
 timm.create_model = lambda name, pretrained: create(name, pretrained=False)
@@ -193,7 +217,8 @@ except LookupError as error:
 @pytest.mark.slow
 @pytest.mark.needs("timm")
 def test_a_network_of_timm_brings_its_preprocessing() -> None:
-    done = subprocess.run([sys.executable, "-c", TIMM], capture_output=True, text=True)
+    command = [sys.executable, "-c", TIMM]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     lines = done.stdout.splitlines()
     assert lines[0] == "236 1000", done.stderr  # crop_pct 0.95
     assert "resnet18x" in lines[1]

@@ -303,6 +303,9 @@ def test_the_command_writes_page_and_tables(
         (("networks:colour", "--mean", "0.5", "--std", "0.5"), "fails on images [1, 1, 64, 64]"),
         (("networks:load", "--out", "probe.pdf"), "must end in .html"),
         (("networks:load", "--class-names", "absent.txt"), "absent.txt"),
+        (("networks:load",), "4 outputs and the pictures have 3 classes"),
+        (("networks:load", "--images", "empty"), "found no objects"),
+        (("networks:load", "--images", "one"), "found one class, 'red'"),
     ],
 )
 def test_a_failing_command_says_why_and_writes_nothing(
@@ -313,8 +316,10 @@ def test_a_failing_command_says_why_and_writes_nothing(
     arguments: tuple[str, ...],
     message: str,
 ) -> None:
+    (place / "empty").mkdir()
+    shutil.copytree(squares / "red", place / "one" / "red")
     before = sorted(place.iterdir())
-    assert run(monkeypatch, place, *arguments, "--images", squares) == 2
+    assert run(monkeypatch, place, "--images", squares, *arguments) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert message in error

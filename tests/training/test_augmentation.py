@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -110,6 +112,37 @@ def test_whole_pictures_bytes_batches_and_labels() -> None:
     state = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
     first, second = (RandomObjectSize((9, 50), generator=g)(image) for g in state)
     assert torch.equal(first, second)
+
+
+def test_numpy_images_are_transformed_by_keyword_as_in_albumentations() -> None:
+    picture, mask = np.full((60, 80, 3), 100, np.uint8), np.zeros((60, 80), np.uint8)
+    picture[20:40, 10:50], mask[20:40, 10:50] = 200, 255
+    given: dict[str, Any] = {"image": picture, "mask": mask, "label": 3}
+
+    def transform(**more: Any) -> dict[str, Any]:
+        seeded = RandomObjectSize((8, 32), generator=torch.Generator().manual_seed(1))
+        return seeded(**given, **more)
+
+    tensors = RandomObjectSize((8, 32), generator=torch.Generator().manual_seed(1))
+    target = {"boxes": torch.tensor([10, 20, 50, 40])}
+    expected, target = tensors(torch.from_numpy(picture).permute(2, 0, 1), target)
+    for boxes in ([(10, 20, 50, 40, "sign")], np.array([[10.0, 20, 50, 40, 7]])):
+        found = transform(bboxes=boxes)
+        assert set(found) == {"image", "mask", "label", "bboxes"}
+        assert found["label"] == 3
+        assert type(found["bboxes"]) is type(boxes)
+        assert found["bboxes"][0][4] == boxes[0][4]
+        np.testing.assert_allclose(np.array(found["bboxes"][0][:4], float), target["boxes"])
+        assert np.array_equal(found["image"], expected.permute(1, 2, 0).numpy())
+        assert set(np.unique(found["mask"])) == {0, 255}
+        assert np.abs((found["mask"] > 0).sum() - (found["image"][..., 0] > 150).sum()) < 20
+    assert transform()["image"].dtype == np.uint8  # the mask says where the object is
+    grey = RandomObjectSize((8, 32))(image=picture[..., 0].astype(np.float32))["image"]
+    assert (grey.shape, grey.dtype) == ((60, 80), np.float32)
+    with pytest.raises(OptionError, match="keywords go with NumPy images"):
+        tensors(expected, mask=mask)
+    with pytest.raises(ShapeError, match="1 images need 1 boxes"):
+        transform(bboxes=[(0, 0, 9, 9), (1, 1, 5, 5)])
 
 
 def test_bad_sizes_and_boxes_are_named() -> None:

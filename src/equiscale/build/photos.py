@@ -29,8 +29,12 @@ _DAMAGE = (OSError, ValueError, SyntaxError, EOFError, KeyError, zipfile.BadZipF
 _ORIENTATION = 0x0112
 _QUARTER_TURNS = {5, 6, 7, 8}
 _LANCZOS_REACH = 3
+_PIXELS_AT_ONCE, _ROWS_AT_ONCE = 1 << 24, 128  # of an extended photo
 _EPSILON = 1e-6
 _EIGHT_BIT_MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"}
+
+
+Edges = tuple[float, float, float, float]
 
 
 class BadPictureError(SourceError):
@@ -319,7 +323,11 @@ def draw_offset(
 def resample(image: Image, window: Box, canvas: int, background: Background) -> Image:
     """Show a window of a photo on the canvas, antialiased."""
     pillow: Any = import_extra("PIL.Image", "pillow")
-    image, window = _extended(image, window, canvas, background)
+    overhang = max(
+        -window.left, -window.top, window.right - image.width, window.bottom - image.height
+    )
+    if overhang > _EPSILON:
+        return _resample_extended(image, window, canvas, background, overhang)
     edges = (
         max(window.left, 0.0),
         max(window.top, 0.0),
@@ -356,24 +364,45 @@ def _zooms(box: Box, object_size: int, stretch: bool) -> tuple[float, float]:
     return zoom, zoom
 
 
-def _extended(image: Image, window: Box, canvas: int, background: Background) -> tuple[Image, Box]:
-    """Return the photo, extended beyond its border if the window needs it, and the window there."""
-    overhang = max(
-        -window.left, -window.top, window.right - image.width, window.bottom - image.height
-    )
-    if overhang <= _EPSILON:
-        return image, window
-    pillow: Any = import_extra("PIL.Image", "pillow")
+def _resample_extended(
+    image: Image, window: Box, canvas: int, background: Background, overhang: float
+) -> Image:
+    """Show a window that reaches beyond the photo, on the canvas."""
     reach = math.ceil(_LANCZOS_REACH * max(window.width, window.height) / canvas) + 1
     left, top = (max(0, math.floor(edge) - reach) for edge in (window.left, window.top))
     right = min(image.width, math.ceil(window.right) + reach)
     bottom = min(image.height, math.ceil(window.bottom) + reach)
     margin = math.ceil(overhang) + reach
-    mode: Any = "edge" if background is Background.EDGE else "constant"
-    pixels = np.asarray(image.crop((left, top, right, bottom)))
-    padded = np.pad(pixels, ((margin, margin), (margin, margin), (0, 0)), mode=mode)
-    shift_x, shift_y = margin - left, margin - top
-    shifted = Box(
-        window.left + shift_x, window.top + shift_y, window.right + shift_x, window.bottom + shift_y
-    )
-    return pillow.fromarray(padded), shifted
+    part = image.crop((left, top, right, bottom))
+    x, y = margin - left, margin - top
+    edges = (window.left + x, window.top + y, window.right + x, window.bottom + y)
+    mode = "edge" if background is Background.EDGE else "constant"
+    if (part.width + 2 * margin) * (part.height + 2 * margin) > _PIXELS_AT_ONCE:
+        return _resample_rows_first(part, margin, edges, canvas, mode)
+    return _lanczos(_pad(np.asarray(part), margin, margin, mode), (canvas, canvas), edges)
+
+
+def _resample_rows_first(part: Image, margin: int, edges: Edges, canvas: int, mode: str) -> Image:
+    """Extend and resize some rows at a time, then all columns.
+
+    Pillow does the same, in the same order unless a photo is much taller than wide. But the whole
+    extended photo may be a hundred times as large as the photo.
+    """
+    pixels, (left, top, right, bottom) = np.asarray(part), edges
+    narrow = []
+    for start in range(0, len(pixels), _ROWS_AT_ONCE):
+        rows = _pad(pixels[start : start + _ROWS_AT_ONCE], 0, margin, mode)
+        resized = _lanczos(rows, (canvas, len(rows)), (left, 0, right, len(rows)))
+        narrow.append(np.asarray(resized))
+    columns = _pad(np.concatenate(narrow), margin, 0, mode)
+    return _lanczos(columns, (canvas, canvas), (0, top, canvas, bottom))
+
+
+def _pad(pixels: Images, rows: int, columns: int, mode: Any) -> Images:  # noqa: ANN401 - numpy's
+    return np.pad(pixels, ((rows, rows), (columns, columns), (0, 0)), mode=mode)
+
+
+def _lanczos(pixels: Images, size: tuple[int, int], edges: Edges) -> Image:
+    pillow: Any = import_extra("PIL.Image", "pillow")
+    resized: Image = pillow.fromarray(pixels).resize(size, pillow.Resampling.LANCZOS, box=edges)
+    return resized

@@ -114,19 +114,23 @@ def probe(
         skip_bad=skip_bad,
     )
     loaded = [probing.load_network(spec, choose_device(device)) for spec in networks]
-    with _following(len(pictures.objects)) as follow:
-        report = probing.probe(
-            name_networks(_change(network, changes) for network in loaded),
-            pictures,
-            class_names=names,
-            sizes=parse_sizes(sizes) or None,
-            places=places,
-            background=background,
-            batch_size=batch_size,
-            seed=seed,
-            progress=follow,
-            resume=out.with_name(f".{out.name}.partial"),
-        )
+    try:
+        with _following(len(pictures.objects)) as follow:
+            report = probing.probe(
+                name_networks(_change(network, changes) for network in loaded),
+                pictures,
+                class_names=names,
+                sizes=parse_sizes(sizes) or None,
+                places=places,
+                background=background,
+                batch_size=batch_size,
+                seed=seed,
+                progress=follow,
+                resume=out.with_name(f".{out.name}.partial"),
+            )
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command resumes it", err=True)
+        raise typer.Exit(options.EXIT_INTERRUPTED) from None
     report.write_json(out.with_suffix(".json"))
     report.write_csv(out.with_suffix(".csv"))
     report.write_page(out)
@@ -136,10 +140,15 @@ def probe(
 
 def check_out(out: Path) -> None:
     """Refuse now what could not be written in the end."""
-    if out.suffix not in (".html", ".htm"):
-        raise OptionError(f"{str(out)!r} must end in .html")
+    options.check_ending(out, ".html", ".htm")
     for ending in (out.suffix, ".json", ".csv"):
-        check_writable(out.with_suffix(ending))
+        file = out.with_suffix(ending)
+        if file.exists() and not out.exists():
+            raise OptionError(
+                f"{str(file)!r} is there, but no page {str(out)!r} of an earlier probe: "
+                "give --out another name, or remove the file"
+            )
+        check_writable(file)
 
 
 def name_networks(networks: Iterator[Network] | Sequence[Network]) -> dict[str, Network]:

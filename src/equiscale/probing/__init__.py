@@ -67,8 +67,8 @@ def probe(
         images: Directory with one sub-folder per class, COCO or YOLO boxes, or pictures only; or
             what `read_pictures` returned, which also reads cut-outs and masks.
         preprocess: What the network expects: a `Preprocess`, timm's `pretrained_cfg`, or a
-            Hugging Face image processor; several by the names of the networks. None takes what
-            the network carries, or else ImageNet's.
+            Hugging Face image processor or its directory; several by the names of the networks.
+            None takes what the network carries, or else ImageNet's.
         class_names: Names of the outputs, in order. None takes what the network carries; those of
             ImageNet, if it has 1000 outputs and timm is installed; or as many classes as outputs,
             in order.

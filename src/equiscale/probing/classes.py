@@ -86,7 +86,7 @@ def match_classes(
                 f"network {network!r} has {outputs} outputs and the pictures have {len(classes)} "
                 "classes: give the names of the outputs (--class-names FILE, class_names=…)"
                 + ("; timm has those of ImageNet: pip install timm" * (outputs == IMAGENET_CLASSES))
-                + ", or probe without labels"
+                + ", or probe without labels (--unlabelled, labelled=False)"
             )
         return torch.eye(outputs, dtype=torch.bool)
     known = _index_names(names)
@@ -103,7 +103,7 @@ def match_classes(
         raise ClassMismatchError(
             f"network {network!r} has no class {'; '.join(unknown[:_SHOWN])}{more}: rename the "
             "folders, give its class names (--class-names FILE, class_names=…), or probe "
-            "without labels"
+            "without labels (--unlabelled, labelled=False)"
         )
     return right
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from equiscale.build.sources import read_text
 from equiscale.core.errors import EquiscaleError, InputFileError, OptionError, UnknownNameError
 from equiscale.metrics.inference import device_of, evaluating
 from equiscale.models.foreign import import_factory
@@ -21,6 +24,7 @@ from equiscale.probing.pictures import Pixels
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGENET_CLASSES = 1000
+_UNCROPPED = 384  # from this size on, processors of ConvNeXT ignore their crop_pct
 
 
 class NetworkError(EquiscaleError):
@@ -80,17 +84,23 @@ class Preprocess:
 
         Args:
             given: A `Preprocess`, a mapping with timm's names (`input_size`, `mean`, `std`,
-                `crop_pct`), or an object with `image_mean`, `image_std` and `size`.
+                `crop_pct`), an object or mapping with `image_mean`, `image_std` and `size`, or a
+                directory with the `preprocessor_config.json` of a processor.
         """
         if isinstance(given, Preprocess):
             return given
+        if isinstance(given, (str, Path)):
+            given = _read_processor(Path(given))
+        if isinstance(given, Mapping) and "image_mean" in given:
+            given = SimpleNamespace(**given)
         if isinstance(given, Mapping):
             return _from_timm(given)
         if hasattr(given, "image_mean") and hasattr(given, "size"):
             return _from_processor(given)
         raise OptionError(
             f"preprocess: expected equiscale.probing.Preprocess(canvas=…, mean=…, std=…), a timm "
-            f"configuration or a Hugging Face image processor, got {type(given).__name__}"
+            f"configuration or a Hugging Face image processor or its directory, got "
+            f"{type(given).__name__}"
         )
 
 
@@ -110,10 +120,25 @@ def _from_timm(config: Mapping[str, Any]) -> Preprocess:
     )
 
 
+def _read_processor(directory: Path) -> Mapping[str, Any]:
+    """Read what the image processor of a Hugging Face model says about itself."""
+    path = directory / "preprocessor_config.json" if directory.is_dir() else directory
+    try:
+        found = json.loads(read_text(path))
+    except ValueError as error:
+        raise InputFileError(path, f"no JSON ({error})", "the options of a processor") from error
+    if not isinstance(found, dict) or not {"image_mean", "image_std", "size"} <= found.keys():
+        raise InputFileError(path, "other options", "image_mean, image_std and size")
+    return found
+
+
 def _from_processor(processor: Any) -> Preprocess:  # noqa: ANN401 - of another package
     resized = _side(processor.size)
     cropped = getattr(processor, "do_center_crop", False)
     canvas = _side(processor.crop_size) if cropped else resized
+    if getattr(processor, "crop_pct", None) and resized < _UNCROPPED:
+        resized = round(resized / processor.crop_pct)
+    name = getattr(processor, "image_processor_type", type(processor).__name__)
     mean, std = processor.image_mean, processor.image_std
     if not getattr(processor, "do_normalize", True):
         mean, std = (0.0,) * 3, (1.0,) * 3
@@ -122,7 +147,7 @@ def _from_processor(processor: Any) -> Preprocess:  # noqa: ANN401 - of another 
         mean=tuple(mean),
         std=tuple(std),
         crop=min(1.0, canvas / resized),
-        origin=f"the processor {type(processor).__name__}",
+        origin=f"the processor {name}",
     )
 
 
@@ -192,7 +217,7 @@ class Network:
             raise
         except Exception as error:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            advice = "check channels and canvas of its preprocessing"
+            advice = "check channels and canvas of its preprocessing (--canvas, --mean, --std)"
             raise self._error(f"fails on images {shape}: {reason}; {advice}") from error
         return self._to_probabilities(getattr(answer, "logits", answer), shape)
 

@@ -144,7 +144,8 @@ def read_pictures(
     )
     if labelled and len(pictures.shown_classes) == 1:
         only = pictures.shown_classes[0]
-        raise SourceError(root, f"one class, {only!r}", "at least two", "or probe without labels")
+        advice = "or probe without labels (--unlabelled, labelled=False)"
+        raise SourceError(root, f"one class, {only!r}", "at least two", advice)
     return pictures
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -116,6 +118,10 @@ class RandomObjectSize:
     right, bottom (of a batch `[N, 4]`), or `masks`, `[H, W]` or `[1, H, W]` (of a batch
     `[N, H, W]`). They follow the object. Without either, the object is the whole picture.
 
+    It also takes a NumPy image `[H, W, C]` or `[H, W]`, perhaps with `bboxes` (one box, in pixels;
+    further fields are kept) or `mask` `[H, W]` by keyword, and returns all in a dictionary, as the
+    transforms of Albumentations do. Other keywords are returned as they are.
+
     Args:
         sizes: Smallest and largest object size in pixels; larger objects than the canvas are not
             made.
@@ -149,8 +155,17 @@ class RandomObjectSize:
             raise OptionError(f'outside must be "edge" or "black", got {outside!r}')
         self.sizes, self.outside, self.generator = sizes, outside, generator
 
-    def __call__(self, image: Tensor, target: Any = None) -> Any:  # noqa: ANN401 - as given
+    def __call__(
+        self,
+        image: Tensor | npt.NDArray[Any],
+        target: Any = None,  # noqa: ANN401 - as given
+        **named: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
         """`[C, H, W]` or `[N, C, H, W]`, and a target if there is one, with other object sizes."""
+        if isinstance(image, np.ndarray):
+            return self._transform_arrays(image, named)
+        if named:
+            raise OptionError(f"{', '.join(named)}: keywords go with NumPy images, not tensors")
         images = image if image.ndim == 4 else image[None]
         boxes = _object_boxes(images, target if isinstance(target, dict) else {})
         down, across, moved = self._matrices(images, boxes)
@@ -166,6 +181,29 @@ class RandomObjectSize:
                 several = masks.reshape(len(images), 1, *images.shape[2:]).float()
                 target["masks"] = (_resample(several, down, across) > 0.5).reshape(masks.shape)
         return result, target
+
+    def _transform_arrays(self, image: npt.NDArray[Any], named: dict[str, Any]) -> dict[str, Any]:
+        """Transform an image `[H, W, C]` or `[H, W]` and what is given by Albumentations' names."""
+        pixels = image.reshape(*image.shape[:2], -1).transpose(2, 0, 1)
+        target = {}
+        if named.get("bboxes") is not None:
+            target["boxes"] = torch.tensor(
+                [[float(edge) for edge in box[:4]] for box in named["bboxes"]]
+            )
+        if named.get("mask") is not None:
+            target["masks"] = torch.from_numpy(named["mask"] != 0)
+        moved, target = self(torch.from_numpy(pixels.copy()), target)
+        result = {"image": moved.numpy().transpose(1, 2, 0).reshape(image.shape), **named}
+        if "boxes" in target:
+            boxes = zip(target["boxes"].tolist(), named["bboxes"], strict=True)
+            result["bboxes"] = [(*new, *old[4:]) for new, old in boxes]
+            if isinstance(named["bboxes"], np.ndarray):
+                result["bboxes"] = np.array(result["bboxes"], np.float32)
+        if "masks" in target:
+            mask = named["mask"]
+            result["mask"] = target["masks"].numpy() * mask.max()
+            result["mask"] = result["mask"].astype(mask.dtype)
+        return result
 
     def _matrices(self, images: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return resizing matrices `[N, H, H]` and `[N, W, W]`, and the new boxes `[N, 4]`."""
