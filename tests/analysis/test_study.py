@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,17 @@ def test_channels_are_sorted_by_their_correlation_with_its_interval() -> None:
     expected = stats.pearsonr(SIZES, rising).confidence_interval()
     assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-6)
     assert found[1].r is None
+
+
+def test_a_huge_object_size_takes_no_memory() -> None:
+    sizes = (1, 2, 65_535, 10**9)
+    values = [MeasuredValue("0", "test", "accuracy", 0.5, object_size=size) for size in sizes]
+    many = study(*({"seed": seed} for seed in range(1000)), values=values)
+    tracemalloc.start()
+    try:
+        assert many.object_sizes == {"emoji": (1, 2, 65_535)}
+        assert many.sizes["runs"].to_list() == [1, 1, 1]
+        assert many.cells["runs"].to_list() == [1000]
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()

@@ -64,6 +64,17 @@ def test_options_and_pretrained() -> None:
         trained("pixel_pol")
 
 
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'standard'"):
+        create_model("standrad")
+    with pytest.raises(OptionError, match="pretrained must be True or False, got 'best'"):
+        create_model("standard", pretrained="best")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="batch_norm must be True or False, got 'maybe'"):
+        create_model("standard", num_classes=2, batch_norm="maybe")
+    with pytest.raises(OptionError, match="widths must be a list of numbers, got 3"):
+        create_model("standard", num_classes=2, widths=3)
+
+
 def test_in_chans_is_in_channels() -> None:
     assert create_model("standard", in_chans=2, num_classes=3).in_channels == 2
     assert create_model("standard", in_chans=2, in_channels=2, num_classes=3).in_channels == 2
@@ -82,17 +93,39 @@ def test_models_without_stages_are_named(tmp_path: Path) -> None:
     path = save_model(create_model(name, num_classes=3, **options), tmp_path / "m.safetensors")
     with pytest.raises(OptionError, match="replace its last layer"):
         load_model(path, num_classes=5, allow_import=True)
+    with pytest.raises(OptionError, match="num_classes=0 needs a model with reset_classifier"):
+        create_model(name, num_classes=0, **options)
 
 
 def test_reset_classifier_keeps_the_precision() -> None:
     model = trained("standard").double()
     model.reset_classifier(3)
     assert model(IMAGES.double()).shape == (2, 3)
-    for refused in (lambda: model.reset_classifier(0), lambda: trained("xu", num_classes=0)):
-        with pytest.raises(OptionError, match=r"got 0; for features .* pre_logits=True"):
-            refused()
     with pytest.raises(OptionError, match="num_classes must be an integer"):
         model.reset_classifier(-1)
+
+
+@pytest.mark.parametrize("name", list_models(pretrained=True))
+def test_without_classes_a_model_returns_features(name: str, tmp_path: Path) -> None:
+    whole, model = trained(name), trained(name, num_classes=0)
+    expected = whole.forward_head(whole.forward_features(IMAGES), pre_logits=True)
+    assert model.num_features == whole.num_features
+    saved = save_model(model, tmp_path / "model.safetensors")
+    for same in (model, load_model(saved), load_model(f"{name}/emoji/mid2rest", num_classes=0)):
+        torch.testing.assert_close(same(IMAGES), expected)
+    assert model.train()(IMAGES).shape == expected.shape
+    model.reset_classifier(5)
+    assert model(IMAGES).shape == (2, 5)
+
+
+def test_out_indices_choose_from_the_maps() -> None:
+    first, last = create_model("xu", in_chans=1, features_only=True)(IMAGES)
+    maps = create_model("xu", in_chans=1, features_only=True, out_indices=(-1, 0))(IMAGES)
+    assert [map_.shape for map_ in maps] == [last.shape, first.shape]
+    with pytest.raises(OptionError, match="integers below 2, the number of stages"):
+        create_model("xu", in_chans=1, features_only=True, out_indices=[2])(IMAGES)
+    with pytest.raises(OptionError, match="features_only=True"):
+        create_model("xu", in_chans=1, num_classes=2, out_indices=[1])
 
 
 def test_list_models_takes_patterns() -> None:

@@ -59,6 +59,19 @@ def test_training_draws_sizes_per_image_from_each_part_of_the_range() -> None:
     assert whole[64:].max() > 1.5
 
 
+def test_training_blurs_a_view_as_enlarging_would() -> None:
+    """A blurred edge is less steep, down to the steepness in the most enlarged view."""
+    edge = torch.zeros(256, 1, 64, 64)
+    edge[..., 32:] = 1
+    views = build(factors=(1.0, 2.0), draws=2).draw_views(edge)
+    assert not views.isnan().any()
+    steepness = views.diff(dim=3).amax(dim=(1, 2, 3))
+    assert steepness.max() > 0.8
+    assert 0.35 < steepness.min() < 0.55
+    sharp = build(factors=(0.5, 1.0), draws=1).draw_views(edge).diff(dim=3).amax(dim=(1, 2, 3))
+    assert sharp.mean() > 0.7  # nothing is enlarged, nothing blurred
+
+
 def test_filters_of_mean_zero_do_not_see_the_light() -> None:
     model = build()
     first = model.get_parameter("convs.0.conv.weight")

@@ -10,18 +10,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from equiscale.analysis.comparison import compare_costs, compare_published
 from equiscale.analysis.selection import ScaleSelection
 from equiscale.analysis.statistics import Ranking
 from equiscale.analysis.summaries import (
     CELL,
+    Accuracies,
     DatasetSizes,
     ModelKey,
-    accuracy_matrix,
+    accuracies_by_size,
     compare_models,
     dataset_sizes,
     model_keys,
@@ -126,8 +125,8 @@ class Study:
         return dataset_sizes(self.runs, self.measurements)
 
     @cached_property
-    def _accuracies(self) -> NDArray[np.float64]:
-        return accuracy_matrix(self.reported, self.measurements, self.object_sizes)
+    def _accuracies(self) -> Accuracies:
+        return accuracies_by_size(self.reported, self.measurements, self.object_sizes)
 
     @cached_property
     def cells(self) -> pl.DataFrame:

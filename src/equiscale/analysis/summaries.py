@@ -32,6 +32,9 @@ CELL = ("protocol", "dataset", "scenario", "model", "options")
 DatasetSizes = Mapping[str, tuple[int, ...]]
 """Object sizes of each dataset, ascending."""
 
+Accuracies = dict[int, NDArray[np.float64]]
+"""Accuracy of each run by object size."""
+
 
 class ModelKey(NamedTuple):
     """A model and those of its options that differ from the defaults.
@@ -83,7 +86,7 @@ def dataset_sizes(runs: pl.DataFrame, measurements: pl.DataFrame) -> DatasetSize
 
     If the scenarios cannot divide them, the table is incomplete, and the sizes of the paper count.
     """
-    tested = _accuracies_by_size(measurements)
+    tested = _tested(measurements)
     found = (
         runs.select("run_id", "dataset", "scenario")
         .join(tested, on="run_id", how="left")
@@ -96,7 +99,7 @@ def dataset_sizes(runs: pl.DataFrame, measurements: pl.DataFrame) -> DatasetSize
     }
 
 
-def _accuracies_by_size(measurements: pl.DataFrame) -> pl.DataFrame:
+def _tested(measurements: pl.DataFrame) -> pl.DataFrame:
     possible = pl.col("object_size").is_between(1, LARGEST_SIZE)
     return measurements.filter(possible, measurement="test", quantity="accuracy")
 
@@ -120,20 +123,21 @@ def train_spans(scenario: Scenario, sizes: Sequence[int]) -> list[tuple[int, int
     return [(trained[first], trained[last - 1]) for first, last in ends if trained]
 
 
-def accuracy_matrix(
+def accuracies_by_size(
     runs: pl.DataFrame, measurements: pl.DataFrame, sizes: DatasetSizes
-) -> NDArray[np.float64]:
-    """`-> [runs, largest size + 1]`: accuracy of each run by object size; NaN where missing."""
+) -> Accuracies:
+    """`-> {object size: [runs]}`: accuracy of each run at each size; NaN where missing."""
     rows = runs.select("run_id").with_row_index("row")
-    found = _accuracies_by_size(measurements).join(rows, on="run_id")
-    known = [size for own in sizes.values() for size in own] + found["object_size"].to_list()
-    matrix = np.full((len(runs), max(known, default=0) + 1), np.nan)
-    matrix[found["row"], found["object_size"].to_numpy()] = found["value"]
-    return matrix
+    found = _tested(measurements).join(rows, on="run_id")
+    columns = {size: np.full(len(runs), np.nan) for own in sizes.values() for size in own}
+    for size, column in columns.items():
+        part = found.filter(object_size=size)
+        column[part["row"]] = part["value"]
+    return columns
 
 
 def summarize_accuracy(
-    runs: pl.DataFrame, matrix: NDArray[np.float64], sizes: DatasetSizes
+    runs: pl.DataFrame, accuracies: Accuracies, sizes: DatasetSizes
 ) -> pl.DataFrame:
     """Return one row per cell: statistics of the test accuracy, seeds and missing seeds.
 
@@ -147,9 +151,16 @@ def summarize_accuracy(
     rows = []
     for keys, cell in runs.with_row_index("row").group_by(CELL, maintain_order=True):
         own = sizes[str(keys[1])]
-        gaps = generalization_gaps(matrix[cell["row"]][:, own], Scenario(keys[2]), own)
+        gaps = generalization_gaps(_of_cell(cell, accuracies, own), Scenario(keys[2]), own)
         rows.append(_summarize_cell(keys, cell, gaps, expected[keys[:2]]))
     return pl.DataFrame(rows, infer_schema_length=None).sort(*CELL)
+
+
+def _of_cell(
+    cell: pl.DataFrame, accuracies: Accuracies, sizes: Sequence[int]
+) -> NDArray[np.float64]:
+    """`-> [runs, sizes]`: the accuracies of a cell."""
+    return np.stack([accuracies[size][cell["row"]] for size in sizes], axis=1)
 
 
 def _summarize_cell(
@@ -190,7 +201,7 @@ def generalization_gaps(
 
 
 def summarize_sizes(
-    runs: pl.DataFrame, matrix: NDArray[np.float64], sizes: DatasetSizes
+    runs: pl.DataFrame, accuracies: Accuracies, sizes: DatasetSizes
 ) -> pl.DataFrame:
     """Return mean and interval of the accuracy at each object size, one row per cell and size."""
     schema: dict[str, Any] = {"object_size": pl.Int64} | dict.fromkeys(
@@ -200,7 +211,7 @@ def summarize_sizes(
     parts = [pl.DataFrame(schema=schema)]
     for keys, cell in runs.with_row_index("row").group_by(CELL, maintain_order=True):
         own = sizes[str(keys[1])]
-        values = matrix[cell["row"]][:, own]
+        values = _of_cell(cell, accuracies, own)
         values = values[np.isfinite(values).all(axis=1)]
         if not len(values):
             continue

@@ -1,7 +1,6 @@
 """The models of the paper, models beyond it, and their registry. Imports no dataset."""
 
 from equiscale.core.variants import VARIANTS, Variant
-from equiscale.models import families  # noqa: F401 - registers the models
 from equiscale.models.checkpoint import Checkpoint, load_model, read_checkpoint, save_model
 from equiscale.models.classifier import Classifier, PoolsOverScale
 from equiscale.models.create import FeatureMaps, create_model
@@ -38,3 +37,6 @@ __all__ = [
     "save_model",
     "weights_card",
 ]
+
+# Registers the models. Last, so that a family can import what is above.
+from equiscale.models import families  # noqa: F401

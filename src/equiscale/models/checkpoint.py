@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import InputFileError, OptionError
 from equiscale.core.files import atomic_write, canonical_json
-from equiscale.models.classifier import Classifier
-from equiscale.models.registry import ModelSpec, build_model
+from equiscale.models.registry import ModelSpec, build_model, reset_classifier
 from equiscale.models.shipped import find_weights
 
 FORMAT = "equiscale-model-1"
@@ -86,7 +85,7 @@ def load_model(
         path: A file that `save_model` wrote, or the name of trained weights that come with the
             package: `model/dataset/scenario`, see `equiscale.list_weights`.
         num_classes: Number of classes of your task. If it differs from the file's, the model keeps
-            its features and gets a new classifier.
+            its features and gets a new classifier; with 0, none.
         allow_import: Whether a module that the file names may be imported.
 
     Examples:
@@ -113,18 +112,9 @@ def load_model(
         model.to(dtypes.pop())
     model.load_state_dict(dict(checkpoint.weights))
     model.class_names = checkpoint.class_names  # type: ignore[assignment]
-    if num_classes not in (None, checkpoint.spec.num_classes):
-        _renew_head(model, num_classes)
+    if num_classes is not None and num_classes != checkpoint.spec.num_classes:
+        reset_classifier(model, num_classes)
     return model.eval()
-
-
-def _renew_head(model: nn.Module, num_classes: int) -> None:
-    if not isinstance(model, Classifier):
-        raise OptionError(
-            f"load_model can change num_classes only of models derived from "
-            f"equiscale.models.Classifier, got {type(model).__name__}; replace its last layer"
-        )
-    model.reset_classifier(num_classes)
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:

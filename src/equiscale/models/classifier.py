@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_positive
 from equiscale.layers import GlobalMaxPool
-from equiscale.models.registry import ModelSpec, check_num_classes
+from equiscale.layers.channels import ViewPool, pool_views
+from equiscale.models.registry import ModelSpec
 from equiscale.models.shipped import WeightsCard
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Classifier(nn.Module, ABC):
         self.num_classes = num_classes
         self.minimum_size = minimum_size
         self.class_names: tuple[str, ...] | None = None
+        self._num_features: int | None = None
         self.global_pool = GlobalMaxPool()
 
     @abstractmethod
@@ -96,17 +98,27 @@ class Classifier(nn.Module, ABC):
     @property
     def num_features(self) -> int:
         """Number of features in front of the classifier."""
-        return next(m.in_features for m in self.head.modules() if isinstance(m, nn.Linear))
+        linear = (m.in_features for m in self.head.modules() if isinstance(m, nn.Linear))
+        found = next(linear, self._num_features)
+        if found is None:
+            raise OptionError(f"the classifier of {type(self).__name__} has no linear layer")
+        return found
 
     def get_classifier(self) -> nn.Module:
         """Return the layer that maps features to logits."""
         return self.head
 
     def reset_classifier(self, num_classes: int) -> None:
-        """Replace the classifier by a new linear layer, with weights drawn as for a new model."""
-        check_num_classes(num_classes)
-        old = next(self.head.parameters())
-        self.head = nn.Linear(self.num_features, num_classes).to(old.device, old.dtype)
+        """Replace the classifier by a new linear layer, with weights drawn as for a new model.
+
+        With 0 classes there is none: the model returns features, as `forward_head` does with
+        `pre_logits=True`.
+        """
+        if num_classes != 0:
+            check_positive(num_classes=num_classes)
+        old, features = next(self.parameters()), self.num_features
+        head = nn.Linear(features, num_classes) if num_classes else nn.Identity()
+        self.head, self._num_features = head.to(old.device, old.dtype), features
         self.num_classes, self.class_names = num_classes, None
         if hasattr(self, "spec"):
             self.spec = replace(self.spec, num_classes=num_classes)
@@ -225,14 +237,15 @@ class TwoStageNet(Classifier):
 class MultiViewNet(Classifier):
     """`[N, C, H, W] -> [N, num_classes]`: one network on several views, their logits pooled.
 
-    A subclass names the feature maps of one view `…stageK…` and defines `pool_logits`.
+    A subclass names the feature maps of one view `…stageK…`.
     """
 
     last_stage = "stage2"
+    pool: ViewPool = "mean"
 
-    @abstractmethod
-    def pool_logits(self, logits: Tensor) -> Tensor:
-        """`[N, views, num_classes] -> [N, num_classes]`."""
+    def pool_logits(self, logits: Tensor, kept: Tensor | None = None) -> Tensor:
+        """`[N, views, num_classes] -> [N, num_classes]`; without a classifier, mean features."""
+        return pool_views(logits, self.pool if self.num_classes else "mean", kept)
 
     def last_features(self, stages: dict[str, Tensor]) -> Tensor:
         """`stages(x) -> [N, views, num_features]`: the last stage of each view, pooled."""

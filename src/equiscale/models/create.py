@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ def create_model(
     num_classes: int | None = None,
     in_chans: int | None = None,
     features_only: bool = False,
+    out_indices: Sequence[int] | None = None,
     **options: Any,  # noqa: ANN401 - each model has its own options
 ) -> nn.Module:
     """Build a model. Fresh weights are drawn from torch's global generator.
@@ -36,9 +37,11 @@ def create_model(
             differs from theirs, the classifier keeps its fresh weights; if `in_channels` differs,
             the first layer is spread over the channels, so that it sees their mean.
         in_channels: Channels of the images; 3 by default, or those of the pretrained weights.
-        num_classes: Number of logits; by default those of the pretrained weights.
+        num_classes: Number of logits; by default those of the pretrained weights. With 0 the model
+            has no classifier and returns pooled features, `[N, num_features]`.
         in_chans: timm's name for `in_channels`.
         features_only: Whether to return a `FeatureMaps` in place of a classifier.
+        out_indices: Which of its maps, first to last; all by default.
         options: Passed to the model; `model_card(name).options` lists them.
 
     Examples:
@@ -56,6 +59,9 @@ def create_model(
             f"in_chans is another name for in_channels, got both {in_channels!r} and {in_chans!r}"
         )
     in_channels = in_chans if in_channels is None else in_channels
+    model_card(name)
+    if not isinstance(pretrained, bool):
+        raise OptionError(f"pretrained must be True or False, got {pretrained!r}")
     weights = _read_pretrained(name) if pretrained else None
     if weights is not None:
         in_channels = in_channels if in_channels is not None else weights.spec.in_channels
@@ -65,13 +71,15 @@ def create_model(
             raise OptionError(
                 f"create_model({name!r}) needs num_classes unless it is pretrained or features_only"
             )
-        num_classes = 1
+        num_classes = 0
     if in_channels is None:
         in_channels = DEFAULT_IN_CHANNELS
     model = build_model(name, in_channels, num_classes, options)
     if weights is not None:
         _load_pretrained(model, weights)
-    return FeatureMaps(model) if features_only else model
+    if out_indices is not None and not features_only:
+        raise OptionError("out_indices chooses from the maps of a model with features_only=True")
+    return FeatureMaps(model, out_indices) if features_only else model
 
 
 class FeatureMaps(nn.Module):
@@ -79,21 +87,31 @@ class FeatureMaps(nn.Module):
 
     Args:
         model: A model with `stages`.
+        out_indices: Which maps to return; all by default. -1 is the last.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, out_indices: Sequence[int] | None = None) -> None:
         super().__init__()
         if not isinstance(model, Classifier):
             raise OptionError(
                 f"features_only needs a model with stages, which {type(model).__name__} is not: "
                 "derive it from equiscale.models.Classifier"
             )
-        model.head = nn.Identity()
+        model.reset_classifier(0)
         self.model = model
+        self.out_indices = None if out_indices is None else tuple(out_indices)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """`[N, C, H, W] ->` one map `[N, O, ...]` per stage."""
-        return list(self.model.stages(x).values())
+        maps = list(self.model.stages(x).values())
+        indices = range(len(maps)) if self.out_indices is None else self.out_indices
+        try:
+            return [maps[index] for index in indices]
+        except (IndexError, TypeError):
+            raise OptionError(
+                f"out_indices must be integers below {len(maps)}, the number of stages, got "
+                f"{list(indices)}"
+            ) from None
 
 
 def _read_pretrained(name: str) -> Checkpoint:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from equiscale.core.errors import MissingExtraError, OptionError
-from equiscale.core.files import write_json
+from equiscale.core.files import atomic_write, remove_temporaries, write_json
 from equiscale.models.checkpoint import load_model, read_checkpoint, save_model
 from equiscale.models.registry import model_card
 from equiscale.models.shipped import WeightsCard
@@ -23,13 +23,20 @@ try:
 except ImportError:
     raise MissingExtraError("huggingface_hub", "hub") from None
 
-MODEL_FILE = "model.safetensors"
+MODEL_FILE, CONFIG_FILE, CARD_FILE = "model.safetensors", "config.json", "README.md"
 _DOWNLOAD = (
     *("revision", "cache_dir", "force_download", "local_files_only", "token"),
     *("proxies", "resume_download"),  # before huggingface_hub 1.0
 )
 _TASK = "image-classification"
 _LICENSES = ("mit", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0")
+
+
+class _Card(HubCard):  # type: ignore[misc]
+    def save(self, filepath: Path | str) -> None:
+        """Write the card, complete or not at all: an existing one is kept."""
+        with atomic_write(Path(filepath)) as file:
+            file.write(str(self).encode())
 
 
 class HubModel(ModelHubMixin):  # type: ignore[misc]
@@ -52,11 +59,13 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
         self.card = card
 
     def _save_pretrained(self, save_directory: Path) -> None:
+        for name in (MODEL_FILE, CONFIG_FILE, CARD_FILE):
+            remove_temporaries(save_directory / name)
         file = save_model(self.model, save_directory / MODEL_FILE)
         checkpoint = read_checkpoint(file)
         config = {"library_name": "equiscale", **vars(checkpoint.spec)}
         config |= {"class_names": checkpoint.class_names}
-        write_json(save_directory / "config.json", config)
+        write_json(save_directory / CONFIG_FILE, config)
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, **options: Any) -> HubModel:  # noqa: ANN401 - those of the mixin and of load_model
@@ -94,7 +103,7 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
             **data,
         )
         text = "\n\n".join(part for part in parts if part)
-        return HubCard(f"---\n{metadata.to_yaml()}\n---\n\n{text}\n")
+        return _Card(f"---\n{metadata.to_yaml()}\n---\n\n{text}\n")
 
 
 def _describe_data(card: WeightsCard) -> dict[str, Any]:

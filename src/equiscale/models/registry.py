@@ -93,7 +93,7 @@ class ModelCard:
         return sum(parameter.numel() for parameter in model.parameters())
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """Raise `OptionError` for an unknown option, or for a required one that is missing."""
+        """Raise `OptionError` for an option that is unknown, missing or of another type."""
         known, takes_any = self.options, _takes_any(self._parameters())
         for option in () if takes_any else options:
             check_name(f"option of model {self.name!r}:", option, known)
@@ -103,6 +103,9 @@ class ModelCard:
                     f"model {self.name!r} needs the option {option!r}; only in_channels and "
                     f"num_classes are passed automatically"
                 )
+            given = option in options
+            if given and isinstance(default, bool) and not isinstance(options[option], bool):
+                raise OptionError(f"{option} must be True or False, got {options[option]!r}")
 
     def _parameters(self) -> list[inspect.Parameter]:
         try:
@@ -234,7 +237,8 @@ def model_card(name: str) -> ModelCard:
         return _variant_card(name)
     if is_known_here_only(name) or ":" in name:
         factory = find_known_here(name) if is_known_here_only(name) else import_factory(name)
-        title = (inspect.getdoc(factory) or name).partition("\n")[0]
+        inherited = inspect.isclass(factory) and "__doc__" not in vars(factory)
+        title = ((not inherited and inspect.getdoc(factory)) or name).partition("\n")[0]
         return ModelCard(name, title, "", "", "", "own", factory)
     return _MODELS[name]
 
@@ -255,29 +259,32 @@ def _variant_card(name: str) -> ModelCard:
     )
 
 
-def check_num_classes(num_classes: int) -> None:
-    """Raise `OptionError` unless it is a positive integer; timm's 0 has another way here."""
-    if num_classes == 0:
-        raise OptionError(
-            "num_classes must be an integer of at least 1, got 0; for features without a "
-            "classifier, use model.forward_head(model.forward_features(x), pre_logits=True)"
-        )
-    check_positive(num_classes=num_classes)
-
-
 def build_model(
     name: str, in_channels: int, num_classes: int, options: Mapping[str, Any]
 ) -> nn.Module:
     """Build a model with fresh weights; see `create_model`."""
-    check_positive(in_channels=in_channels)
-    check_num_classes(num_classes)
+    has_head = type(num_classes) is not int or num_classes != 0
+    check_positive(in_channels=in_channels, num_classes=num_classes if has_head else 1)
     card = model_card(name)
     card.check_options(options)
-    model = card.build(in_channels, num_classes, **options)
+    model = card.build(in_channels, num_classes if has_head else 1, **options)
     if not isinstance(model, nn.Module):
         raise OptionError(
             f"model {name!r} must be a torch.nn.Module, but its factory returned "
             f"{type(model).__name__}"
         )
+    if not has_head:
+        reset_classifier(model, 0)
     model.spec = ModelSpec(name, in_channels, num_classes, dict(options))  # type: ignore[assignment]
     return model
+
+
+def reset_classifier(model: nn.Module, num_classes: int) -> None:
+    """Give a model a new classifier, or with 0 classes none."""
+    reset: Any = getattr(model, "reset_classifier", None)
+    if reset is None:
+        raise OptionError(
+            f"num_classes={num_classes} needs a model with reset_classifier, such as one derived "
+            f"from equiscale.models.Classifier, got {type(model).__name__}; replace its last layer"
+        )
+    reset(num_classes)

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_numbers, check_positive
-from equiscale.layers.channels import FACTORS, pool_views
+from equiscale.layers.channels import ViewPool, scale_factors
 from equiscale.models.classifier import MultiViewNet
 from equiscale.models.registry import register_model
+
+FACTORS = scale_factors(0.35, 2.01)
+"""The range of object sizes in STIR, and half an octave more to enlarge small objects."""
 
 OFFSET = 0.2
 """Added to intensities before the logarithm, so that black is finite and soft edges stay soft."""
@@ -43,7 +46,8 @@ class DeepChannelNet(MultiViewNet):
     `logsumexp`, so a view in which nothing is recognised counts little and need not be learned.
 
     In training every image gets `draws` views of random size and place, each from its own part of
-    the range of factors. A batch then mixes all sizes, and so do its batch statistics.
+    the range of factors. A batch then mixes all sizes, and so do its batch statistics. Each view
+    is also blurred at random, because a small object is blurred in the view that enlarges it.
 
     Args:
         in_channels: Channels of the images.
@@ -55,6 +59,8 @@ class DeepChannelNet(MultiViewNet):
     """
 
     last_stage = "stage4"
+    pool: ViewPool = "logsumexp"
+    version = 2  # blur, four draws, views of twice the size
 
     def __init__(
         self,
@@ -62,9 +68,10 @@ class DeepChannelNet(MultiViewNet):
         num_classes: int,
         widths: Sequence[int] = (12, 32, 32, 48),
         factors: Sequence[float] = FACTORS,
-        draws: int = 2,
+        draws: int = 4,
     ) -> None:
         super().__init__(in_channels, num_classes, minimum_size=1)
+        check_numbers("widths", widths)
         if len(widths) != len(STRIDES):
             raise OptionError(f"widths must be four numbers, got {widths!r}")
         check_positive(draws=draws, **{f"widths[{i}]": width for i, width in enumerate(widths)})
@@ -93,7 +100,7 @@ class DeepChannelNet(MultiViewNet):
         return self.pool_logits(self.view_logits(features.unbind(0)))
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
-        """`[N, C, H, W] ->` maps of every view, `stage1@0.354` to `stage4@1.41`."""
+        """`[N, C, H, W] ->` maps of every view, `stage1@0.354` to `stage4@2`."""
         self.check_images(x)
         return {
             f"stage{index}@{factor:.3g}": map_
@@ -101,20 +108,18 @@ class DeepChannelNet(MultiViewNet):
             for index, map_ in enumerate(self._maps(whole_view(x, factor)), start=1)
         }
 
-    def pool_logits(self, logits: Tensor) -> Tensor:
-        """`[N, views, num_classes] -> [N, num_classes]`."""
-        return pool_views(logits, "logsumexp")
-
     def draw_views(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [draws·N, C, H, W]`: each image at random sizes and places."""
         first, octaves = self.factors[0], math.log2(self.factors[-1] / self.factors[0])
         views = []
         for part in range(self.draws):
-            chances = torch.rand(3, len(x))
+            chances = torch.rand(4, len(x))
             factor = first * 2 ** (octaves * (part + chances[0]) / self.draws)
-            sides = zip(x.shape[2:], chances[1:], strict=True)
+            # At most as blurred as what the largest factor enlarges.
+            width = 1 + (self.factors[-1] / factor.clamp_min(1) - 1).clamp_min(0) * chances[3]
+            sides = zip(x.shape[2:], chances[1:3], strict=True)
             down, across = (
-                resizing_matrices(side, side, factor, (side - factor * side) * chance)
+                resizing_matrices(side, side, factor, (side - factor * side) * chance, width)
                 for side, chance in sides
             )
             views.append(_resample(x, down, across))
@@ -150,12 +155,15 @@ def whole_view(x: Tensor, factor: float) -> Tensor:
     return _resample(x, matrix(height), matrix(width))
 
 
-def resizing_matrices(side: int, new_side: int, factor: Tensor, start: Tensor) -> Tensor:
-    """`[N], [N] -> [N, new_side, side]`: matrices of bilinear resizing with antialiasing.
+def resizing_matrices(
+    side: int, new_side: int, factor: Tensor, start: Tensor, width: Tensor | float = 1.0
+) -> Tensor:
+    """`[N], [N], [N] -> [N, new_side, side]`: matrices of bilinear resizing with antialiasing.
 
-    The image begins at `start` in the view; around it the view repeats its border.
+    The image begins at `start` in the view; around it the view repeats its border. The filter is
+    `width` times as wide as it must be.
     """
-    support = (1 / factor).clamp_min(1)[:, None]
+    support = ((1 / factor).clamp_min(1) * width)[:, None]
     places = (torch.arange(new_side) + 0.5 - start[:, None]) / factor[:, None]
     inside = torch.minimum(places, side - support / 2).maximum(support / 2)
     distances = (inside[:, :, None] - torch.arange(side) - 0.5).abs()

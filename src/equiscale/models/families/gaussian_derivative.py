@@ -20,7 +20,6 @@ from equiscale.layers.channels import (
     check_dropout,
     check_view_pool,
     draw_views,
-    pool_views,
     spread_views,
 )
 from equiscale.models.classifier import MultiViewNet
@@ -89,7 +88,7 @@ class GaussianDerivativeNet(MultiViewNet):
         check_dropout(dropout)
         super().__init__(in_channels, num_classes, minimum_size=1)
         self.num_channels = num_channels
-        self.pool: ViewPool = pool
+        self.pool = pool
         self.dropout = dropout
         finest = [sigma * layer_ratio**layer for layer in range(len(widths))]
         largest = max(finest) * max(1.0, channel_ratio ** (num_channels - 1))
@@ -126,7 +125,7 @@ class GaussianDerivativeNet(MultiViewNet):
         kept = draw_views(len(x), self.num_channels, self.dropout).to(x.device)
         *_, last = self._layers([x[seen] for seen in kept.T])
         logits = [self.head(self.global_pool(maps)) for maps in last]
-        return pool_views(spread_views(logits, kept), self.pool, kept)
+        return self.pool_logits(spread_views(logits, kept), kept)
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] -> channel0.stage1, channel1.stage1, …, channel0.stage2, …`."""
@@ -136,10 +135,6 @@ class GaussianDerivativeNet(MultiViewNet):
             for stage, maps in enumerate(self._layers([x] * self.num_channels), start=1)
             for channel, one in enumerate(maps)
         }
-
-    def pool_logits(self, logits: Tensor) -> Tensor:
-        """`[N, views, num_classes] -> [N, num_classes]`."""
-        return pool_views(logits, self.pool)
 
     def _layers(self, maps: list[Tensor]) -> Iterator[list[Tensor]]:
         """`S × [N_s, C, H, W] -> S × [N_s, O, H_s, W_s]` after each layer in turn."""

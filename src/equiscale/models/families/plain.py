@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from equiscale.core.errors import OptionError
-from equiscale.core.options import check_positive
+from equiscale.core.options import check_numbers, check_positive
 from equiscale.models.classifier import CHANNELS, TwoStageNet
 from equiscale.models.registry import register_model
 
@@ -41,6 +41,7 @@ class StandardNet(TwoStageNet):
         batch_norm: bool = False,
     ) -> None:
         check_positive(in_channels=in_channels, num_classes=num_classes, kernel_size=kernel_size)
+        check_numbers("widths", widths)
         if len(widths) != 2:
             raise OptionError(f"widths must be two numbers, got {widths!r}")
         first, second = widths

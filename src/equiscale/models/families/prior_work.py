@@ -21,7 +21,6 @@ from equiscale.layers.baselines.multi_scale import (
 from equiscale.layers.channels import (
     check_dropout,
     draw_views,
-    pool_views,
     spread_views,
 )
 from equiscale.models.classifier import CHANNELS, Classifier, MultiViewNet, TwoStageNet
@@ -171,7 +170,7 @@ class EnsembleNet(MultiViewNet):
             self.head(self.global_pool(self._maps(image[seen])[1]))
             for image, seen in zip(pyramid, kept.T, strict=True)
         ]
-        return pool_views(spread_views(logits, kept), "mean", kept)
+        return self.pool_logits(spread_views(logits, kept), kept)
 
     def _maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
         first = F.relu(self.conv1(x))
@@ -189,9 +188,9 @@ class EnsembleNet(MultiViewNet):
         """`views × [N, num_features] -> [N, views, num_classes]`, in one product."""
         return self.head(torch.stack(list(features))).transpose(0, 1)
 
-    def pool_logits(self, logits: Tensor) -> Tensor:
+    def pool_logits(self, logits: Tensor, kept: Tensor | None = None) -> Tensor:
         """`[N, views, num_classes] -> [N, num_classes]`: the mean."""
-        return logits.mean(dim=1)
+        return logits.mean(dim=1) if kept is None else super().pool_logits(logits, kept)
 
 
 def gaussian_pyramid(x: Tensor, levels: int) -> list[Tensor]:

@@ -16,7 +16,6 @@ from equiscale.layers.channels import (
     RescaledViews,
     ViewPool,
     check_view_pool,
-    pool_views,
     scale_factors,
 )
 from equiscale.layers.scaled.geometry import Padding
@@ -78,7 +77,7 @@ class ScaleChannelNet(MultiViewNet):
         valid_size = math.ceil((2 * kernel_size - 1) / smallest_factor)
         minimum_size = valid_size if padding == "valid" else 1
         super().__init__(in_channels, num_classes, minimum_size)
-        self.pool: ViewPool = pool
+        self.pool = pool
         self.conv1 = FrugalConv2d(in_channels, CHANNELS[0], kernel_size, padding=padding)
         self.conv2 = FrugalConv2d(*CHANNELS, kernel_size, padding=padding)
         self.head = nn.Linear(CHANNELS[1], num_classes)
@@ -101,7 +100,3 @@ class ScaleChannelNet(MultiViewNet):
             maps[f"stage1@{factor:.3g}"] = first
             maps[f"stage2@{factor:.3g}"] = F.relu(self.conv2(first))
         return maps
-
-    def pool_logits(self, logits: Tensor) -> Tensor:
-        """`[N, views, num_classes] -> [N, num_classes]`."""
-        return pool_views(logits, self.pool)
