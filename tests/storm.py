@@ -37,6 +37,7 @@ import torch
 import torch._dynamo  # the first optimiser of a process would load it
 from tests.mutations import add_odd_records, mutate, mutate_json
 from tests.runs.crash_publish import die_at
+from tests.sweeps import tiny_models
 from tests.synthetic_runs import SyntheticRuns, write_records
 
 from equiscale import create_model, load_dataset, load_model, save_model
@@ -50,6 +51,7 @@ from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays
 from equiscale.runs.record import RunRecord
 from equiscale.runs.store import Failure, RunState, RunStore
 from equiscale.sweeps import job, launch_local, request, worker
+from equiscale.sweeps.environment import describe_environment
 from equiscale.sweeps.grid import ModelChoice, Sweep
 from equiscale.sweeps.launch import InProcessLauncher, Launcher
 from equiscale.sweeps.measurements import MEASUREMENTS
@@ -59,14 +61,14 @@ from equiscale.training.checkpoint import CHECKPOINT_FILE, Checkpointer, save_ch
 from equiscale.training.loop import Trainer
 
 COLUMNS = ("tries", "lost", "doubled", "damaged", "tracebacks")
-LONGEST_SECONDS = 900
-"""One part of a storm that takes longer hangs; a run of it takes a fraction of a second."""
+LONGEST_SECONDS = 3600
+"""A part that takes longer hangs. It needs seconds, but a busy machine may let it wait."""
 
 LARGEST_BYTES = 4 * 2**30
 """Memory that a reader of a damaged file may take."""
 
-FILE_OPERATIONS = 60
-"""About as many as half a run makes."""
+FILE_OPERATIONS = 100
+"""About as many as a run makes, from its lease to its record."""
 
 
 @dataclass
@@ -119,9 +121,10 @@ class World:
         texts = {key: f"the {key}" for key in METADATA_KEYS}
         write_arrays(self.data, StirArrays.assemble(images, positions, ("cat", "dog"), texts))
         self.dataset = job._load_dataset(str(self.data))  # the forks have it in their cache
+        describe_environment(torch.device("cpu"))  # and the answers of git
         described = describe_dataset(str(self.data), self.dataset)
         self.sweep = Sweep(
-            (ModelChoice("tests.sweeps.tiny_models:TinyNet"),),
+            (ModelChoice(f"{tiny_models.__name__}:TinyNet"),),
             (described,),
             (Scenario.MID_TO_REST,),
             seeds=(1, 2),
@@ -130,12 +133,15 @@ class World:
         self.key = next(self.sweep.cells())
         self.reference: dict[str, str] = {}
         store, settings = self.store("reference")
-        started = time.monotonic()
+        before = os.times()
         for seed in self.sweep.seeds:
             key = replace(self.key, seed=seed)
             run_apart(functools.partial(job.run_job, key, store, settings))
             self.reference[key.run_id] = store.load(key.run_id).science_hash
-        self.seconds = (time.monotonic() - started) / len(self.sweep.seeds)
+        after = os.times()  # not a clock's: the machine may be busy now and idle later
+        spent = after.children_user - before.children_user
+        spent += after.children_system - before.children_system
+        self.seconds = spent / len(self.sweep.seeds)
         self.files = store.load(self.key.run_id).to_files()
         self.inputs = make_inputs(root / "inputs", self.data)
 
@@ -261,7 +267,7 @@ def kill_workers(world: World, tally: Tally) -> None:
         log_published(store)
         job.run_job(world.key, store, settings)
 
-    for longest in growing(world.seconds / 8, store, 1):
+    for longest in growing(world.seconds / 2, store, 1):
         note_kill(kind, killed(work, longest, world), tally)
     check(kind, world, store, tally)
 
@@ -276,7 +282,7 @@ def kill_sweeps(world: World, tally: Tally) -> None:
     kind = "sweeps killed"
     store, settings = world.store("sweeps")
     sweep = functools.partial(sweep_of, world, store, settings, InProcessLauncher())
-    for longest in growing(world.seconds / 4, store, len(world.sweep.seeds)):
+    for longest in growing(world.seconds / 2, store, len(world.sweep.seeds)):
         with forked(sweep) as other:
             note_kill(kind, killed(sweep, longest, world), tally)
             time.sleep(world.chance.uniform(0, longest))
@@ -523,9 +529,10 @@ def damage_notes(world: World, tally: Tally) -> None:
     store.fail(Failure(replace(world.key, seed=2), "error", "why"), failed)
     for path in sorted([*lease.directory.iterdir(), *(store.root / "failed").iterdir()]):
         original = path.read_bytes()
+        name = "failure" if path.parent.name == "failed" else path.stem
         for _ in range(10):
             path.write_bytes(mutate(original, world.chance))
-            with watched(f"note {path.stem[:8]}", tally):
+            with watched(f"note {name}", tally):
                 run_command("status", "--runs", store.root)
                 store.states([world.key.run_id])
         path.write_bytes(original)
@@ -609,15 +616,9 @@ def make_sources(root: Path) -> Inputs:
 # --- All together ---------------------------------------------------------------------------------
 
 STORMS = (
-    *(kill_workers, kill_sweeps, kill_parents) * 3,
-    limit_files,
-    fill_disk,
-    move_directory,
-    damage_checkpoints,
-    damage_records,
-    damage_signed_records,
-    damage_notes,
-    damage_readers,
+    *(kill_workers, kill_sweeps, kill_parents),
+    *(limit_files, fill_disk, move_directory),
+    *(damage_checkpoints, damage_records, damage_signed_records, damage_notes, damage_readers) * 2,
 )
 
 
@@ -632,9 +633,12 @@ def apart(part: Callable[[World, Tally], None], world: World, state: Path) -> No
         tally.add_to(state)
 
     with forked(act) as child:
-        if end(child) != 0:
-            tally = Tally()
-            tally.add(part.__name__, "tracebacks", f"the storm itself failed, seed {seed}")
+        status = os.waitpid(child, 0)[1]
+        if status:
+            tally, code = Tally(), os.waitstatus_to_exitcode(status)
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            note = f"the storm itself failed with seed {seed}: {how}"
+            tally.add(part.__name__, "tracebacks", note)
             tally.add_to(state)
 
 
@@ -643,6 +647,7 @@ def storm(seed: int, seconds: float, root: Path, state: Path) -> None:
     logging.disable()
     torch.set_num_threads(1)
     os.environ |= {"POLARS_MAX_THREADS": "1", "COLUMNS": "200"}
+    len(MEASUREMENTS)  # finds those of all packages, here and not in every fork
     MEASUREMENTS._entries.clear()
     request.WAIT_SECONDS = vars(launch_local)["POLL_SECONDS"] = 0.02
     until = time.monotonic() + seconds

@@ -1,8 +1,9 @@
-"""A package of someone else that adds one entry of each kind, built and installed by pip."""
+"""A package that adds the examples of CONTRIBUTING.md, built and installed by pip."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from equiscale.runs.store import RunStore
 
-SOURCE = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
 
 FILES = {
     "pyproject.toml": """
@@ -38,66 +40,6 @@ theirs = "theirs.launcher"
 theirs = "theirs.tracker"
 """,
     "theirs/__init__.py": "",
-    "theirs/model.py": """
-from equiscale import register_model
-from torch import nn
-
-
-@register_model("tiny", title="A tiny network")
-class Tiny(nn.Sequential):
-    def __init__(self, in_channels: int, num_classes: int, width: int = 4) -> None:
-        pool = nn.AdaptiveMaxPool2d(1)
-        super().__init__(
-            nn.Conv2d(in_channels, width, 5), pool, nn.Flatten(), nn.Linear(width, num_classes)
-        )
-""",
-    "theirs/dataset.py": """
-from typing import Annotated
-
-import numpy as np
-from equiscale import register_dataset
-from equiscale.core.spec import Layout
-from equiscale.data.catalog import CARDS
-from equiscale.data.schema import StirArrays
-
-
-@register_dataset(
-    "bars", title="Bars", license="CC0", class_names=("flat", "tall"), layout=Layout(32, (9, 6))
-)
-def build_bars(layout, workers, progress, width: Annotated[int, "Width of a bar."] = 2):
-    images = np.zeros((3, len(layout.sizes), 2, 4, layout.canvas, layout.canvas), np.uint8)
-    for row, size in enumerate(layout.sizes):
-        images[:, row, 0, :, :width, :size] = 255
-        images[:, row, 1, :, :size, :width] = 255
-    card, positions = CARDS["bars"], np.zeros((*images.shape[:4], 2), np.int64)
-    return StirArrays.assemble(
-        images, positions, card.class_names, card.metadata(), layout.sizes
-    )
-""",
-    "theirs/measurement.py": """
-from equiscale import register_measurement
-from equiscale.runs.record import Measurement
-
-
-@register_measurement("layers")
-def count_layers(model, dataset):
-    return Measurement({"count": len(list(model.modules()))})
-""",
-    "theirs/launcher.py": """
-from dataclasses import dataclass
-
-from equiscale import register_launcher
-from equiscale.sweeps.launch import InProcessLauncher
-
-
-@register_launcher("one_by_one")
-@dataclass
-class OneByOne:
-    slots: int = 1
-
-    def run(self, keys, settings, tick):
-        InProcessLauncher().run(keys, settings, tick)
-""",
     "theirs/tracker.py": """
 from equiscale import register_tracker
 
@@ -119,6 +61,12 @@ class Lines:
 """,
 }
 
+BLOCKS = re.findall(
+    "```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.S
+)
+NAMES = ("model", "dataset", "measurement", "launcher")
+FILES |= {f"theirs/{name}.py": block for name, block in zip(NAMES, BLOCKS, strict=True)}
+
 
 @pytest.mark.slow
 def test_one_file_of_each_kind_in_another_package(tmp_path: Path) -> None:
@@ -139,13 +87,13 @@ def test_one_file_of_each_kind_in_another_package(tmp_path: Path) -> None:
 
     flags = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index")
     run("pip", "install", *flags, "--target", site, project)
-    assert "A tiny network" in run("equiscale", "models")
-    assert "Width of a bar." in run("equiscale", "data", "build", "bars", "--help")
+    assert "My model" in run("equiscale", "models")
+    assert "--width" in run("equiscale", "data", "build", "bars", "--help")
     run("equiscale", "data", "build", "bars", "--width", "3", "--workers", "1")
-    wanted = ("--models", "tiny", "--data", "bars", "--scenarios", "all2all", "--seeds", "1")
+    wanted = ("--models", "wide", "--data", "bars", "--scenarios", "all2all", "--seeds", "1")
     where = ("--on", "one_by_one", "--track", "lines", "--runs", runs)
     run("equiscale", "sweep", *wanted, "--epochs", "2", *where)
     (record,) = RunStore(runs).load_all()
-    assert record.measurements["layers"].values == {"count": 5}
+    assert record.measurements["layers"].values == {"count": 4}
     (lines,) = (runs / "tracking" / "lines").iterdir()
     assert lines.read_text().split()[:3] == ["epoch", "1", "epoch"]

@@ -30,6 +30,20 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
+@pytest.mark.parametrize(
+    "command", [("report",), ("bench", "standard"), ("data", "preview", "emoji")]
+)
+def test_a_file_of_another_kind_is_not_overwritten(
+    run: Run, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("mine")
+    done = run(*command, "--out", "script.py")
+    assert done.code == 2
+    assert "'script.py' must end in ." in done.err
+    assert script.read_text() == "mine"
+
+
 def test_report_writes_one_file(run: Run, results: Path, tmp_path: Path) -> None:
     done = run("report", "--out", "page.html")
     assert done.code == 0, done.err

@@ -15,7 +15,7 @@ from equiscale.report import server
 
 @pytest.fixture
 def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(server._Handler, "timeout", 0.2)
+    monkeypatch.setattr(server._Handler, "timeout", server._Handler.timeout / 50)
     with server.PageServer(tmp_path, 0) as serving:
         thread = threading.Thread(target=serving.serve_forever)
         thread.start()

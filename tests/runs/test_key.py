@@ -59,6 +59,7 @@ def test_json_round_trip() -> None:
     [
         ({"learning_rate": 0.0}, "learning rate must be positive"),
         ({"learning_rate": float("nan")}, "learning rate must be positive"),
+        ({"learning_rate": 10**400}, "learning rate must be positive"),
         ({"learning_rate": "1e-3"}, "must be a number"),
         ({"seed": 1.5}, "seed must be a whole number"),
         ({"seed": 2**63}, "seed must be a whole number"),

@@ -15,7 +15,13 @@ import numpy as np
 from equiscale.build.extras import import_extra
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.core.errors import StorageError
-from equiscale.core.files import atomic_write, check_writable, file_hash, write_json
+from equiscale.core.files import (
+    atomic_write,
+    check_writable,
+    file_hash,
+    remove_temporaries,
+    write_json,
+)
 from equiscale.core.spec import Split
 from equiscale.data.schema import Images, StirArrays
 
@@ -90,6 +96,8 @@ def export_parquet(
         )
     check_writable(metadata)
     metadata.unlink(missing_ok=True)  # where it is, the files are complete
+    for path in (*files.values(), metadata):
+        remove_temporaries(path)
     total, done = arrays.labels.size, 0
     progress(0, total)
     for split, path in files.items():

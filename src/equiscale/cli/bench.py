@@ -47,6 +47,7 @@ def bench(
         training=training.changes,
         options={model: options.parse_assignments(option)} if option else {},
     )
+    options.check_ending(out, ".html", ".htm")
     if out is not None and not launcher.dry_run:
         check_writable(out)  # before training for hours
     done = run_request(request, launcher, run)

@@ -19,7 +19,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from equiscale.build.options import Background, ExportFormat, SourceFormat
-from equiscale.cli.options import option, split_names
+from equiscale.cli.options import check_ending, option, split_names
 from equiscale.core.cores import available_cores
 from equiscale.core.errors import DatasetNotFoundError, OptionError
 from equiscale.core.files import cache_directory
@@ -172,6 +172,7 @@ def preview(
     boxes: Annotated[bool, option("Draw the objects' boxes.", "--boxes")] = False,
 ) -> None:
     """Draw a contact sheet: classes down, object sizes across."""
+    check_ending(out, ".png")
     from equiscale.build.preview import draw_preview, write_preview
 
     arrays = read_arrays(locate_dataset(name))

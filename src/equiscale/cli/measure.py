@@ -42,8 +42,7 @@ def measure(
     threads: options.Threads = None,
 ) -> None:
     """Measure accuracy, equivariance error, scale selection and cost of a model in a file."""
-    if out is not None and out.suffix != ".npz":
-        raise OptionError(f"{str(out)!r} must end in .npz")
+    options.check_ending(out, ".npz")
     if allow_import:
         options.allow_local_models()
     import torch

@@ -66,10 +66,10 @@ def _print_card(card: ModelCard) -> None:
     table.add_row("group", card.group)
     if card.base is not None:
         table.add_row("variant of", card.base)
-    table.add_row("proposed by", card.citation)
     table.add_row("parameters", f"{_count(card)} (grey images, 36 classes)")
-    table.add_row("guarantee", card.guarantee)
-    table.add_row("limits", card.limits)
+    for label in ("citation", "guarantee", "limits"):
+        if text := getattr(card, label):
+            table.add_row(label, text)
     for option, default in card.options.items():
         shown = "required" if default is inspect.Parameter.empty else f"{default!r}"
         table.add_row("option", f"{option} = {shown}")

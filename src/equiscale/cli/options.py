@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import sys
@@ -178,22 +179,39 @@ def parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[A
 
 
 def parse_assignments(texts: list[str]) -> dict[str, Any]:
-    """Return `name=value` texts as a dictionary; a value is JSON, or else a text."""
+    """Return `name=value` texts as a dictionary; a value is JSON or Python, or else a text.
+
+    Examples:
+        >>> parse_assignments(["batch_norm=False", "widths=(8, 16)", "padding=same"])
+        {'batch_norm': False, 'widths': (8, 16), 'padding': 'same'}
+    """
     options = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise OptionError(f"an option must be written name=value, got {text!r}")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
+        options[name] = _parse_value(value)
     return options
+
+
+def _parse_value(text: str) -> Any:  # noqa: ANN401 - whatever the option is
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return text
+
+
+def check_ending(out: Path | None, *endings: str) -> None:
+    """Raise `OptionError` unless the file to write, if any, has one of these endings."""
+    if out is not None and out.suffix not in endings:
+        raise OptionError(f"{str(out)!r} must end in {' or '.join(endings)}")
 
 
 def say(console: Console, text: str) -> None:
     """Print a text as it is: no markup, no colours, lines not broken."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def allow_local_models() -> None:

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from equiscale.cli import options
 from equiscale.cli.options import option
-from equiscale.core.errors import OptionError
 from equiscale.core.files import atomic_write
 from equiscale.core.protocol import protocol_changes
 
@@ -38,12 +37,15 @@ def report(
     serve: Annotated[
         bool, option("Show it on this machine, refreshed as runs finish.", "--serve")
     ] = False,
-    port: Annotated[int, typer.Option(min=0, help="Port of --serve; 0 takes any.")] = DEFAULT_PORT,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of --serve; 0 takes any.")
+    ] = DEFAULT_PORT,
 ) -> None:
     """Write all results as one page: a single file that needs no network."""
     if serve:
         _serve(directory, port)
         return
+    options.check_ending(out, ".html", ".htm")
     from equiscale.report.page import write_page
 
     study = _read(directory)
@@ -79,15 +81,14 @@ def compare(
     """Print our accuracies beside the published ones, cell by cell."""
     from equiscale.analysis.comparison import CITATION
 
-    if out is not None and out.suffix != ".csv":
-        raise OptionError(f"{str(out)!r} must end in .csv")
+    options.check_ending(out, ".csv")
     study = _read(directory, models)
     cells, compared = study.cells, study.published
     if out is not None:
         with atomic_write(out) as file:
             file.write(compared.drop("missing", "accuracies").write_csv().encode())
     if compared.is_empty():
-        typer.echo(f"nothing to compare: no cell of ours ({len(cells)}) is published")
+        typer.echo(f"nothing to compare: none of your {len(cells)} results is published")
         return
     console, shown = Console(), _comparison_table(compared.to_dicts())
     needed = console.measure(shown, options=console.options.update_width(_ANY_WIDTH)).maximum

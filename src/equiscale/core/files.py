@@ -93,6 +93,12 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
     sync_directory(path.parent)
 
 
+def remove_temporaries(path: Path) -> None:
+    """Remove what killed writers of a file left beside it; nobody may be writing it now."""
+    for left in path.parent.glob(f"*.{path.name}.*.tmp"):
+        left.unlink(missing_ok=True)
+
+
 def replace_file(source: Path, target: Path) -> None:
     """Rename a file over another; on Windows, first wait a little for readers to close it."""
     for pause in _PAUSES:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Iterator
 from numbers import Real
 
 from equiscale.core.errors import OptionError
+
+LARGEST_NUMBER = sys.float_info.max
+"""Python's integers have no end: `math.isfinite(10**400)` raises `OverflowError`."""
 
 
 def check_positive(**sizes: int) -> None:
@@ -20,7 +23,7 @@ def check_positive_numbers(**values: object) -> None:
     """Raise `OptionError` unless every argument is a finite number above 0."""
     for name, value in values.items():
         known = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not known or not 0 < value < math.inf:  # type: ignore[operator]
+        if not known or not 0 < value <= LARGEST_NUMBER:  # type: ignore[operator]
             raise OptionError(f"{name} must be a number above 0, got {value!r}")
 
 
@@ -32,5 +35,6 @@ def check_numbers(name: str, values: object) -> None:
     """
     used_up = isinstance(values, Iterator)  # a generator would be empty behind this check
     numbers = list(values) if isinstance(values, Iterable) and not used_up else []
-    if not numbers or not all(isinstance(n, Real) and math.isfinite(n) for n in numbers):
+    finite = (isinstance(n, Real) and abs(n) <= LARGEST_NUMBER for n in numbers)  # type: ignore[operator]
+    if not numbers or not all(finite):
         raise OptionError(f"{name} must be a list of numbers, got {values!r}")

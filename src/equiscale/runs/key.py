@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import Any
 
 from equiscale.core.errors import OptionError
 from equiscale.core.files import canonical_json, content_hash
-from equiscale.core.options import check_positive
+from equiscale.core.options import LARGEST_NUMBER, check_positive
 from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.spec import Scenario
 
@@ -113,7 +112,7 @@ def check_learning_rate(value: float) -> float:
     """Return a learning rate as a float, or raise `OptionError` if it cannot be one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise OptionError(f"a learning rate must be a number, got {value!r}")
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value <= LARGEST_NUMBER:
         raise OptionError(f"a learning rate must be positive and finite, got {value!r}")
     return float(value)
 
