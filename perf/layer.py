@@ -7,6 +7,7 @@ python perf/layer.py networks --threads 1   # one part, see `PARTS`
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timing import measure_ratios, peak_memory, repeated, thread_counts, write_results
+from timing import ROUNDS, measure_ratios, peak_memory, repeated, thread_counts, write_results
 from torch import Tensor, nn
 
 from equiscale import create_model
@@ -80,10 +81,13 @@ def _training_step(model: nn.Module, images: Tensor, labels: Tensor) -> Callable
     return step
 
 
-def _inference(model: nn.Module, images: Tensor) -> Callable[[], None]:
+def _inference(model: nn.Module, *inputs: Tensor) -> Callable[[], None]:
+    """Return a contender that takes the inputs in turn."""
+    turns = itertools.cycle(inputs)
+
     @torch.no_grad()
     def infer() -> None:
-        model(images)
+        model(next(turns))
 
     return infer
 
@@ -192,11 +196,13 @@ def sizes() -> list[Row]:
     rows: list[Row] = []
     batch = 16
     for n in (16, 32, 48, 64, 96, 128, 160, 224):
-        x = torch.rand(batch, 16, n, n)
-        contenders = {"Conv2d": _inference(nn.Conv2d(16, 32, 7), x)}
+        # Conv2d's time depends on where in memory its input is, by up to a third.
+        inputs = [torch.rand(batch, 16, n, n) for _ in range(ROUNDS)]
+        contenders = {"Conv2d": _inference(nn.Conv2d(16, 32, 7), *inputs)}
         methods = ("direct", "spectral", "auto") if n <= 64 else ("spectral",)
         for method in methods:
-            contenders[method] = _inference(SConv2d(16, 32, 7, pool="pixel", method=method), x)  # type: ignore[arg-type]
+            scaled = SConv2d(16, 32, 7, pool="pixel", method=method)  # type: ignore[arg-type]
+            contenders[method] = _inference(scaled, *inputs)
         # Beyond 64 the definition takes minutes, and auto takes the spectral method for certain.
         found = measure_ratios(contenders, "Conv2d")
         found.setdefault("auto", found["spectral"])

@@ -6,8 +6,10 @@ if there is a C compiler. Without it the caller falls back to PyTorch operations
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
+import mmap
 import os
 from collections.abc import Mapping
 from functools import cache
@@ -29,6 +31,7 @@ _log = logging.getLogger("equiscale")
 _TYPES = {torch.float32: "f32", torch.float64: "f64"}
 _POOLS = ("none", "pixel", "slice", "global", "chosen")
 _ALIGNMENT = 64
+_LARGE = 32 << 20  # bytes; glibc maps as much anew at each call too
 
 
 def _structure(name: str, sizes: str, pointers: str) -> type[ctypes.Structure]:
@@ -52,6 +55,16 @@ _Sparse = _structure(
     "row_starts column_starts kernel_sizes sample channel scale row column grad resampling x "
     "weight weight_grad x_grad",
 )
+
+
+def _allocate(size: int) -> Tensor:
+    """Return bytes of scratch memory, much of it in huge pages where the system has them."""
+    if size < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(size, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 class Library:
@@ -197,7 +210,7 @@ class Library:
         arguments = (type(passes[0]) * len(passes))(*passes)
         count = ctypes.c_ssize_t(len(passes))
         needed = self._call(measure, dtype, arguments, count)
-        scratch = torch.empty(needed + _ALIGNMENT, dtype=torch.uint8)
+        scratch = _allocate(needed + _ALIGNMENT)
         arguments[0].scratch = -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT
         arguments[0].scratch_bytes = needed
         status = self._call(name, dtype, arguments, count)

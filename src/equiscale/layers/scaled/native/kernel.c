@@ -222,7 +222,8 @@ INLINE size samples_of_item(const Pass *p)
     const size spectrum = 4 * p->row_frequencies * p->column_frequencies * C;
     const size rows = 4 * h * p->column_frequencies, pixels = p->pool == PIXEL ? 8 * h * w : 0;
     const size sample = spectrum * (size)sizeof(real) + (rows + pixels) * BYTES;
-    return most(1, most(CACHE / sample, 32 * C * p->functions / (6 * C + 4 * h)));
+    const size samples = most(1, most(CACHE / sample, 32 * C * p->functions / (6 * C + 4 * h)));
+    return samples > 2 ? ceiling(samples, TILE / 2) * (TILE / 2) : samples; /* whole tiles */
 }
 
 /* Sums over samples must not depend on the number of threads, so neither does a backward pass. */
