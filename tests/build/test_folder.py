@@ -161,6 +161,7 @@ def test_pictures_outside_the_source_are_refused(coco: Path) -> None:
     [
         (lambda content: content.pop("images"), "broken COCO data"),
         (lambda content: content["annotations"][0].update(bbox=[1, 2, 3, 10**400]), "broken COCO"),
+        (lambda content: content["annotations"][4].update(category_id=99), "annotation {'id': 4,"),
         (lambda content: content["images"][0].update(file_name="x" * 300), "no picture xxx"),
         (lambda content: content["images"][0].update(file_name="no.png"), r"no picture no\.png"),
         (lambda content: content["categories"][0].update(name="apple"), "class name apple repeat"),
@@ -207,9 +208,10 @@ def test_broken_yolo_line_is_quoted(yolo: Path, line: str) -> None:
 
 
 def test_yolo_without_names_or_pictures(yolo: Path) -> None:
-    (yolo / "data.yaml").write_text("nc: 2\n")
-    with pytest.raises(SourceError, match="no class names"):
-        read_annotations(yolo)
+    for text in ("nc: 2\n", "names: [\n- a\n]: b\n"):
+        (yolo / "data.yaml").write_text(text)
+        with pytest.raises(SourceError, match=r"no class names \(.*\), expected"):  # on one line
+            read_annotations(yolo)
     (yolo / "data.yaml").unlink()
     with pytest.raises(SourceError, match=r"data\.yaml or classes\.txt"):
         read_annotations(yolo)

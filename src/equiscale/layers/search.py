@@ -36,6 +36,7 @@ POOLS: dict[str, Callable[..., Tensor]] = {"mean": F.avg_pool2d, "max": F.max_po
 
 TOLERANCE = 0.01
 _BATCH = 16
+_ROUNDING = 0.01  # of a sum of probabilities in half precision
 
 Function = Callable[[Tensor], Tensor]
 
@@ -63,13 +64,14 @@ class ObjectSearch(Wrapper):
     The output is log-probabilities. The checkpoint is that of the backbone: see `Wrapper`.
 
     Args:
-        backbone: A trained classifier, in eval mode.
+        backbone: A trained classifier, in eval mode, that returns logits or probabilities.
         budget: Number of views per image, which is the cost in forward passes. Networks that
             classify whole views need at least 8, and gain little.
         features: `[N, C, H, W] -> [N, D, h, w]`, the feature map. By default, the backbone's
             `forward_features`, which the networks of timm have.
         head: `[N, D, h, w] -> [N, K]`, average pooling and classifier. By default, the backbone's
-            `forward_head`, which may pool maxima instead.
+            `forward_head`, which may pool maxima instead. Copies of the search need modules or
+            methods of the backbone here: other functions keep to the weights of the original.
         lead: By how much the odds of a class must be better in a window than in the whole image,
             at least 1. By default, the number of windows of a view; `calibrate` fits it.
         sure: Skip further views of an image once a class has this probability; None never does,
@@ -125,7 +127,10 @@ class ObjectSearch(Wrapper):
                 "the search needs images [N, C, H, W] of floating-point numbers, got "
                 f"{list(x.shape)} of {x.dtype}"
             )
-        return self._search(x, self.lead, self.sure)[0].log_softmax(dim=1)
+        found, _ = self._search(x, self.lead, self.sure)
+        if found.shape[1] < 2:
+            raise ShapeError("the search compares at least two classes, got one logit per image")
+        return found.log_softmax(dim=1)
 
     @torch.no_grad()
     def calibrate(
@@ -212,7 +217,7 @@ class ObjectSearch(Wrapper):
             for centre in centres.unbind(1)
         ]
         maps, logits = self._run(torch.cat([_cut(x, *square, size) for square in squares]))
-        windows = single(logits).log_softmax(dim=2).unflatten(0, (len(squares), -1))
+        windows = log_probabilities(single(logits)).unflatten(0, (len(squares), -1))
         strengths, inside = _strengths(maps, logits)
         per_view = strengths.unflatten(0, (len(squares), -1)).unbind()
         found = [
@@ -239,6 +244,14 @@ class ObjectSearch(Wrapper):
         logits = head(windows.flatten(0, 1)[:, :, None, None])
         check_logits(logits, windows.flatten(0, 1))
         return maps, logits.unflatten(0, (-1, windows.shape[1]))
+
+
+def log_probabilities(answers: Tensor) -> Tensor:
+    """`[…, K] -> […, K]`, of logits or probabilities: rows of at least 0 each that sum to 1."""
+    total = answers.sum(dim=-1, keepdim=True)
+    given = (answers >= 0).all(dim=-1, keepdim=True) & ((total - 1).abs() < _ROUNDING)
+    logarithms = answers.clamp_min(torch.finfo(answers.dtype).tiny).log()
+    return torch.where(given, logarithms, answers.log_softmax(dim=-1))
 
 
 def _weigh(whole: Tensor, found: Tensor, lead: float) -> Tensor:
