@@ -314,6 +314,18 @@ def test_the_command_writes_page_and_tables(
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
 
 
+def test_a_command_that_was_killed_while_it_wrote_can_be_repeated(
+    place: Path, squares: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ("networks:load", "--images", squares, *COMMAND)
+    with monkeypatch.context() as patch:
+        patch.setattr(equiscale.probing.ProbeReport, "write_csv", lambda *_: sys.exit(9))
+        assert run(patch, place, *request) == 9
+    assert not (place / "probe.csv").exists()
+    assert run(monkeypatch, place, *request) == 0
+    assert (place / "probe.csv").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
