@@ -151,6 +151,13 @@ def test_calibration_finds_the_largest_lead_that_costs_no_small_object(
     assert min(LEADS) < expected < max(LEADS)
     search = ObjectSearch(network, 4, sure=0.5)
     assert search.calibrate(images, labels) == search.lead == expected
+    for some, classes in ((images[:0], None), (images, torch.tensor([1]))):
+        with pytest.raises(ShapeError, match=rf"and labels \[{len(some)}\] if any"):
+            search.calibrate(some, classes)
+    with pytest.raises(OptionError, match="tolerance must be at least 0"):
+        search.calibrate(images, tolerance=-1)
+    large = F.interpolate(images, 2 * SIDE)
+    assert ObjectSearch(Whole(), 8, size=SIDE).calibrate(large) in LEADS
 
 
 def test_views_are_the_pixels_of_their_square_resized() -> None:

@@ -144,15 +144,19 @@ class ObjectSearch(Wrapper):
 
         Args:
             images: `[N, C, H, W]`, as the network takes them; some dozens are enough.
-            labels: `[N]`, their classes; by default, what the backbone answers.
+            labels: `[N]`, their classes; by default, what the backbone answers about whole images.
             tolerance: Accuracy on small objects that may be lost.
         """
+        if not len(images) or (labels is not None and labels.shape != images.shape[:1]):
+            raise ShapeError(f"calibrate needs images, and labels [{len(images)}] if any")
+        if not tolerance >= 0:
+            raise OptionError(f"tolerance must be at least 0, got {tolerance!r}")
         copies = RescaledViews(COPIES).eval()(images).values()
         parts = [self._search(some, 1.0, None) for copy in copies for some in copy.split(_BATCH)]
         found, whole = (torch.cat(part) for part in zip(*parts, strict=True))
-        right = (self.backbone(images).argmax(dim=1) if labels is None else labels).repeat(
-            len(COPIES)
-        )
+        if labels is None:
+            labels = self._look_at_all(images)[0][:, -1].argmax(dim=1)
+        right = labels.repeat(len(COPIES))
         answers = [_weigh(whole, found, lead).argmax(dim=1) for lead in LEADS]
         accuracies = torch.stack([(answer == right).double().mean() for answer in answers])
         good = accuracies >= accuracies.max() - tolerance
@@ -164,7 +168,7 @@ class ObjectSearch(Wrapper):
 
         The first is that of all windows and views, the second that of the image as a whole.
         """
-        windows, places = self._look(x, x.new_full((x.shape[0], 1, 2), 0.5), (1.0,))
+        windows, places = self._look_at_all(x)
         found, whole = windows.amax(dim=1), windows[:, -1]
         odds = windows.shape[1] if lead is None else lead
         if self.budget > 1:
@@ -201,6 +205,10 @@ class ObjectSearch(Wrapper):
         more = torch.maximum(found[unsure], windows.amax(dim=1))
         places = some.new_zeros(x.shape[0], *some.shape[1:]).index_put((unsure,), some)
         return found.index_put((unsure,), more), places
+
+    def _look_at_all(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`_look` at the whole images."""
+        return self._look(x, x.new_full((x.shape[0], 1, 2), 0.5), (1.0,))
 
     def _look(self, x: Tensor, centres: Tensor, sides: Sequence[float]) -> tuple[Tensor, Tensor]:
         """`[N, C, H, W], [N, P, 2] -> [N, M, K], [N, Q, 3]`: classify views by centre and side.
