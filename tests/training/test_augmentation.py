@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.training.augmentation import RandomObjectSize, _box, _resizing, augment
@@ -176,6 +177,9 @@ def test_bad_sizes_and_boxes_are_named() -> None:
             RandomObjectSize(sizes)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="outside must be"):
         RandomObjectSize((1, 2), "white")  # type: ignore[arg-type]
+    for image, found in ((torch.zeros(9, 9), r"\[9, 9\]"), (Image.new("RGB", (9, 9)), "Image")):
+        with pytest.raises(ShapeError, match=f"or a NumPy array, got {found}"):
+            RandomObjectSize((1, 2))(image)  # type: ignore[arg-type]
     empty = {"masks": torch.zeros(60, 80)}, {"boxes": torch.tensor([5, 5, 5, 9])}
     for target in empty:
         with pytest.raises(ShapeError, match="not empty"):

@@ -165,6 +165,9 @@ class RandomObjectSize:
         """`[C, H, W]` or `[N, C, H, W]`, and a target if there is one, with other object sizes."""
         if isinstance(image, np.ndarray):
             return self._transform_arrays(image, named)
+        if not isinstance(image, Tensor) or image.ndim not in (3, 4):
+            found = list(image.shape) if isinstance(image, Tensor) else type(image).__name__
+            raise ShapeError(f"expected [C, H, W], [N, C, H, W] or a NumPy array, got {found}")
         if named:
             raise OptionError(f"{', '.join(named)}: keywords go with NumPy images, not tensors")
         images = image if image.ndim == 4 else image[None]
