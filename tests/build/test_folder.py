@@ -65,11 +65,12 @@ def test_result_depends_on_the_seed_and_not_on_the_workers(folders: Path) -> Non
 
 def test_copies_of_one_picture_stay_in_one_split(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
-    (tmp_path / "a").mkdir()
-    for number in range(4):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    for number in range(8):
         noise = Image.fromarray(generator.integers(0, 256, (64, 64, 3), np.uint8))
         for copy in range(3):
-            noise.save(tmp_path / "a" / f"{number}-{copy}.png")
+            noise.save(tmp_path / "ab"[number % 2] / f"{number}-{copy}.png")
     arrays = build_folder(tmp_path, OPTIONS)
     assert arrays.num_instances == 3  # the copies of one picture
     splits = [{image.tobytes() for image in part[0, 0]} for part in arrays.images]
@@ -160,6 +161,7 @@ def test_pictures_outside_the_source_are_refused(coco: Path) -> None:
     [
         (lambda content: content.pop("images"), "broken COCO data"),
         (lambda content: content["annotations"][0].update(bbox=[1, 2, 3, 10**400]), "broken COCO"),
+        (lambda content: content["annotations"][4].update(category_id=99), "annotation {'id': 4,"),
         (lambda content: content["images"][0].update(file_name="x" * 300), "no picture xxx"),
         (lambda content: content["images"][0].update(file_name="no.png"), r"no picture no\.png"),
         (lambda content: content["categories"][0].update(name="apple"), "class name apple repeat"),
@@ -206,9 +208,10 @@ def test_broken_yolo_line_is_quoted(yolo: Path, line: str) -> None:
 
 
 def test_yolo_without_names_or_pictures(yolo: Path) -> None:
-    (yolo / "data.yaml").write_text("nc: 2\n")
-    with pytest.raises(SourceError, match="no class names"):
-        read_annotations(yolo)
+    for text in ("nc: 2\n", "names: [\n- a\n]: b\n"):
+        (yolo / "data.yaml").write_text(text)
+        with pytest.raises(SourceError, match=r"no class names \(.*\), expected"):  # on one line
+            read_annotations(yolo)
     (yolo / "data.yaml").unlink()
     with pytest.raises(SourceError, match=r"data\.yaml or classes\.txt"):
         read_annotations(yolo)
@@ -249,7 +252,8 @@ def test_too_few_instances_are_counted(folders: Path) -> None:
     (folders / "pear").mkdir()
     with pytest.raises(TooFewInstancesError, match=r"pear: 0\+0\+0, expected 1 .* --classes"):
         build_folder(folders, OPTIONS)
-    assert build_folder(folders, replace(OPTIONS, classes=("apple",))).num_instances == 2
+    with pytest.raises(SourceError, match="one class, 'apple', expected at least two"):
+        build_folder(folders, replace(OPTIONS, classes=("apple",)))
 
 
 def test_damaged_picture_is_named_or_skipped(
@@ -282,13 +286,13 @@ def test_impossible_names_are_refused(name: str) -> None:
 
 @pytest.fixture
 def stamps(tmp_path: Path) -> Path:
-    """Three red discs in transparent pictures, 120×100, on whose left half nothing is."""
+    """Red discs of two classes in transparent pictures, 120×100, on whose left half nothing is."""
     y, x = np.mgrid[:100, :120] + 0.5
     alpha = np.clip(40.5 - np.hypot(x - 75, y - 50), 0, 1) * 255
-    for number in range(3):
+    for number in range(6):
         pixels = np.zeros((100, 120, 4), np.uint8)
-        pixels[..., 0], pixels[..., 2], pixels[..., 3] = 200, number, alpha.round()
-        path = tmp_path / "stamps" / "disc" / f"{number}.png"
+        pixels[..., 0], pixels[..., 2], pixels[..., 3] = 200, number // 2, alpha.round()
+        path = tmp_path / "stamps" / ("disc", "dot")[number % 2] / f"{number // 2}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
     (tmp_path / "scenes").mkdir()
@@ -320,7 +324,7 @@ def test_cutouts_stand_on_backgrounds(stamps: Path) -> None:
 
 
 def test_masks_cut_out(stamps: Path) -> None:
-    for path in (stamps / "stamps" / "disc").iterdir():
+    for path in (stamps / "stamps").rglob("*.png"):
         with Image.open(path) as image:
             mask = image.getchannel("A")
             image.convert("RGB").save(path)
@@ -338,6 +342,10 @@ def test_bad_cutouts_are_refused(stamps: Path) -> None:
     options = replace(OPTIONS, cutouts=True)
     with pytest.raises(BadPictureError, match="all transparent"):
         build_folder(stamps / "stamps", options)
+    for mode in ("RGB", "RGBA"):
+        Image.new(mode, (90, 90), "red").save(stamps / "stamps" / "disc" / "empty.png")
+        with pytest.raises(BadPictureError, match=r"no transparency, .* give masks \(--masks DIR"):
+            build_folder(stamps / "stamps", options)
     assert build_folder(stamps / "stamps", replace(options, skip_bad=True)).num_instances == 1
     (stamps / "none").mkdir()
     with pytest.raises(SourceError, match="at least one background"):

@@ -38,11 +38,13 @@ def assert_refused(result: Done, message: str) -> None:
 
 
 def draw_pictures(root: Path, name: str, mode: str, side: int) -> Path:
-    """Return a directory with three pictures of one class."""
-    (root / "pictures" / name).mkdir(parents=True)
-    for number in range(3):
-        colour = (number, 200, 0, 255)[: len(mode)]
-        Image.new(mode, (side, side), colour).save(root / "pictures" / name / f"{number}.png")
+    """Return a directory with three pictures of each of two classes, with one odd pixel each."""
+    for number in range(6):
+        folder = root / "pictures" / (name, "other")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        image = Image.new(mode, (side, side), (number, 200, 0, 255)[: len(mode)])
+        image.putpixel((9, 9), (0, 0, 0, 0)[: len(mode)])
+        image.save(folder / f"{number}.png")
     return root / "pictures"
 
 
@@ -100,11 +102,11 @@ def test_folder_is_built_and_previewed(data: Run, cache: Path, tmp_path: Path) -
     source = ("--source", draw_pictures(tmp_path, "[red]", "RGB", 70))
     built = data("build", "folder", *source, "--name", "mine", "--workers", "1")
     assert built.code == 0, built.err
-    assert read_arrays(cache / "mine.npz").class_names == ("[red]",)
+    assert read_arrays(cache / "mine.npz").class_names == ("[red]", "other")
     shown = data("preview", "mine", "--sizes", "64,17", "--out", tmp_path / "p.png")
     assert shown.code == 0
     wanted = data("build", "folder", *source, "--name", "m2", "--instances", "2")
-    assert_refused(wanted, "in train+valid+test: [red]: 1+1+1, expected 2 of every class")
+    assert_refused(wanted, "[red]: 1+1+1, other: 1+1+1, expected 2 of every class")
     assert not (cache / "m2.npz").exists()
     unknown = data("build", "folder", *source, "--name", "m3", "--classes", "[red], blue one")
     assert_refused(unknown, "unknown class 'blue one'")

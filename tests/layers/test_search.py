@@ -151,6 +151,13 @@ def test_calibration_finds_the_largest_lead_that_costs_no_small_object(
     assert min(LEADS) < expected < max(LEADS)
     search = ObjectSearch(network, 4, sure=0.5)
     assert search.calibrate(images, labels) == search.lead == expected
+    for some, classes in ((images[:0], None), (images, torch.tensor([1]))):
+        with pytest.raises(ShapeError, match=rf"and labels \[{len(some)}\] if any"):
+            search.calibrate(some, classes)
+    with pytest.raises(OptionError, match="tolerance must be at least 0"):
+        search.calibrate(images, tolerance=-1)
+    large = F.interpolate(images, 2 * SIDE)
+    assert ObjectSearch(Whole(), 8, size=SIDE).calibrate(large) in LEADS
 
 
 def test_views_are_the_pixels_of_their_square_resized() -> None:
@@ -226,11 +233,25 @@ def test_bad_options_of_a_search_are_named(options: dict[str, Any], message: str
         ObjectSearch(**{"backbone": Spots(), **options})
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_network_may_return_probabilities(dtype: torch.dtype) -> None:
+    class Sure(Spots):
+        def forward_head(self, maps: Tensor) -> Tensor:
+            return super().forward_head(maps).softmax(dim=1)
+
+    images = torch.cat([scene(1, 70, 30), scene(2, 5, 60)]).to(dtype)
+    expected, found = (ObjectSearch(kind().to(dtype))(images) for kind in (Spots, Sure))
+    torch.testing.assert_close(found.exp(), expected.exp(), rtol=0, atol=0.02)
+
+
 def test_bad_images_and_outputs_are_named() -> None:
     with pytest.raises(ShapeError, match=r"\[N, C, H, W\] of .*, got \[3, 8, 8\]"):
         ObjectSearch(Spots())(torch.zeros(3, 8, 8))
     with pytest.raises(ShapeError, match=r"logits \[1, K\], got \[1, 3, 7, 7\]"):
         ObjectSearch(nn.AvgPool2d(CELL))(torch.zeros(1, 3, SIDE, SIDE))
+    single = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(ShapeError, match="at least two classes, got one logit per image"):
+        ObjectSearch(single)(torch.zeros(1, 1, SIDE, SIDE))
 
 
 # --- What wrappers share --------------------------------------------------------------------------

@@ -58,6 +58,7 @@ def test_wrong_shapes_and_edges_are_named() -> None:
         ([0.5, 0.96, 1.0, 0.95, 0.94], (20, 40)),
         ([1.0, 0.9, 0.97, 0.98, 0.99], (10, 10)),  # 0.99 is not next to the best
         ([1.0, 0.9, 0.97, 1.0, 0.99], (30, 50)),  # of two best sizes, the wider range
+        ([1.0, 0.9, 0.8, 0.9, 1.0], (50, 50)),  # of two equal ranges, the larger sizes
         ([0.76, 0.8, 0.75, math.nan, 0.1], (10, 20)),  # 0.76 is 95 % of 0.8
         ([0.5, math.nan, 0.5, 0.0, 0.0], (10, 30)),  # size 20 has no images
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -107,6 +108,8 @@ def test_preprocessing_comes_from_the_file_of_a_processor(
         {"mean": (0.5, 0.5)},
         {"std": (0.0, 1.0, 1.0)},
         {"crop_pct": 1.5},
+        {"input_size": (3, 224)},
+        {"image_mean": 0.5, "image_std": 0.5, "size": 224},
         lambda image: image,
     ],
 )
@@ -121,9 +124,12 @@ def answering(answer: Any) -> Network:
 
 def test_logits_and_probabilities_and_outputs_of_hugging_face_are_understood() -> None:
     logits = torch.randn(5, 7)
-    for answer in (logits, logits.softmax(1), SimpleNamespace(logits=logits)):
+    half = logits.softmax(1).bfloat16()
+    for answer in (logits, logits.softmax(1), half, SimpleNamespace(logits=logits)):
         found = answering(lambda n, answer=answer: answer).predict(IMAGES)
-        assert torch.allclose(found, logits.softmax(1).double(), atol=1e-6)
+        assert torch.allclose(
+            found, logits.softmax(1).double(), atol=1e-2 if answer is half else 1e-6
+        )
 
 
 @pytest.mark.parametrize(
@@ -145,6 +151,9 @@ def test_a_module_runs_in_evaluation_mode_and_keeps_its_own() -> None:
     network = Network.of("net", model, Preprocess(8))
     assert torch.equal(network.predict(IMAGES), network.predict(IMAGES))
     assert model.training
+    for dtype in (torch.float16, torch.float64):
+        precise = Network.of("net", copy.deepcopy(model).to(dtype), Preprocess(8))
+        assert torch.allclose(precise.predict(IMAGES), network.predict(IMAGES), atol=1e-3)
     grey = Network.of("grey", nn.Conv2d(1, 2, 3), Preprocess(8))
     with pytest.raises(NetworkError, match=r"network 'grey' fails on images \[5, 3, 8, 8\]"):
         grey.predict(IMAGES)

@@ -174,6 +174,9 @@ def test_bad_sources_are_refused(squares: Path, cutout: Pictures, tmp_path: Path
     Image.new("RGB", (50, 50)).save(only / "red" / "0.png")
     with pytest.raises(SourceError, match="one class, 'red', expected at least two"):
         read_pictures(only)
+    assert read_pictures(squares, limit=1).shown_classes == ["blue"]
+    with pytest.raises(SourceError, match=r"no objects \(0 too small, 12 damaged\)"):
+        read_pictures(squares, cutouts=True, skip_bad=True)
     with pytest.raises(OptionError, match="'sky': expected own, edge, blur, plain, or a directory"):
         check_background("sky", read_pictures(squares))
     with pytest.raises(OptionError, match="cut-outs have no surroundings"):

@@ -64,6 +64,24 @@ def test_agreement_needs_no_labels(squares: Path) -> None:
     assert report.table["calibration_error"].null_count() == 4
 
 
+def test_a_guess_is_nowhere_usable_nor_is_an_answer_to_two_pictures(squares: Path) -> None:
+    guesses = torch.rand(1000, 3, generator=torch.Generator().manual_seed(0))
+
+    def guess(images: Tensor) -> Tensor:
+        return guesses[(images.mean((1, 2, 3)) * 1e6).long() % 1000]
+
+    def constant(images: Tensor) -> Tensor:
+        return torch.tensor([[2.0, 0.0, 1.0]]).expand(len(images), 3)
+
+    report = probe({"guess": guess, "constant": constant}, squares)
+    assert report.usable_range == {"guess": None, "constant": None}
+    assert column(report, "accuracy")[4:] == pytest.approx([1 / 3] * 4)
+    assert "constant: nowhere better than chance" in str(report)
+    few = probe(AreaNetwork(1), read_pictures(squares, limit=2), class_names=AreaNetwork.names)
+    assert column(few, "accuracy") == [1] * 4
+    assert few.usable_range == {"AreaNetwork": None}
+
+
 def test_networks_stand_side_by_side_each_on_its_own_canvas(squares: Path) -> None:
     large = Preprocess(128, (0.0,) * 3, (1.0,) * 3)
     models = {"near": AreaNetwork(30**2), "far": AreaNetwork(14**2)}
@@ -294,6 +312,18 @@ def test_the_command_writes_page_and_tables(
     assert [float(row["accuracy"]) for row in rows[:4]] == [0, 0, 1, 1]
     page = (place / "probe.html").read_text()
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
+
+
+def test_a_command_that_was_killed_while_it_wrote_can_be_repeated(
+    place: Path, squares: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ("networks:load", "--images", squares, *COMMAND)
+    with monkeypatch.context() as patch:
+        patch.setattr(equiscale.probing.ProbeReport, "write_csv", lambda *_: sys.exit(9))
+        assert run(patch, place, *request) == 9
+    assert not (place / "probe.csv").exists()
+    assert run(monkeypatch, place, *request) == 0
+    assert (place / "probe.csv").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.training.augmentation import RandomObjectSize, _box, _resizing, augment
@@ -137,6 +139,8 @@ def test_numpy_images_are_transformed_by_keyword_as_in_albumentations() -> None:
         assert set(np.unique(found["mask"])) == {0, 255}
         assert np.abs((found["mask"] > 0).sum() - (found["image"][..., 0] > 150).sum()) < 20
     assert transform()["image"].dtype == np.uint8  # the mask says where the object is
+    deep = RandomObjectSize((8, 32))(image=picture.astype(np.uint16) * 200)["image"]
+    assert (deep.max(), deep.dtype) == (40000, np.uint16)
     grey = RandomObjectSize((8, 32))(image=picture[..., 0].astype(np.float32))["image"]
     assert (grey.shape, grey.dtype) == ((60, 80), np.float32)
     with pytest.raises(OptionError, match="keywords go with NumPy images"):
@@ -145,12 +149,37 @@ def test_numpy_images_are_transformed_by_keyword_as_in_albumentations() -> None:
         transform(bboxes=[(0, 0, 9, 9), (1, 1, 5, 5)])
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Albumentations looks for its newest version
+def test_an_object_gets_another_size_in_a_pipeline_of_albumentations() -> None:
+    albumentations = pytest.importorskip("albumentations")
+    picture, mask = np.full((60, 80, 3), 100, np.uint8), np.zeros((60, 80), np.uint8)
+    picture[20:40, 10:50], mask[20:40, 10:50] = 200, 1
+    transform = RandomObjectSize((10, 20), generator=torch.Generator().manual_seed(0))
+    steps = [albumentations.HorizontalFlip(p=1), transform.for_albumentations()]
+    boxes = albumentations.BboxParams(format="pascal_voc", label_fields=["labels"])
+    pipeline = pickle.loads(pickle.dumps(albumentations.Compose(steps, bbox_params=boxes)))
+    found = pipeline(image=picture, mask=mask, bboxes=[(10, 20, 50, 40)], labels=["sign"])
+    left, top, right, bottom = found["bboxes"][0]
+    assert 10 <= right - left <= 20
+    assert (right - left) / (bottom - top) == pytest.approx(2, abs=0.01)
+    rows, columns = np.nonzero(found["mask"])
+    edges = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+    assert edges == pytest.approx((left, top, right, bottom), abs=1)
+    assert (found["image"][found["mask"] > 0] > 140).all()
+    assert found["labels"] == ["sign"]
+    plain = albumentations.Compose([transform.for_albumentations(p=0)])(image=picture)["image"]
+    assert np.array_equal(plain, picture)
+
+
 def test_bad_sizes_and_boxes_are_named() -> None:
     for sizes in ((3,), (5, 2), (0, 2)):
         with pytest.raises(OptionError, match="smallest and the largest"):
             RandomObjectSize(sizes)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="outside must be"):
         RandomObjectSize((1, 2), "white")  # type: ignore[arg-type]
+    for image, found in ((torch.zeros(9, 9), r"\[9, 9\]"), (Image.new("RGB", (9, 9)), "Image")):
+        with pytest.raises(ShapeError, match=f"or a NumPy array, got {found}"):
+            RandomObjectSize((1, 2))(image)  # type: ignore[arg-type]
     empty = {"masks": torch.zeros(60, 80)}, {"boxes": torch.tensor([5, 5, 5, 9])}
     for target in empty:
         with pytest.raises(ShapeError, match="not empty"):

@@ -170,26 +170,26 @@ def _read_coco(source: Path) -> tuple[list[str], list[_Mark]]:
         found = ", ".join(path.name for path in files) or "none"
         expected = "one file with all the boxes"
         raise SourceError(source, f"the JSON files {found}", expected, _FORMAT_ADVICE)
-    content = read_json(files[0])
+    content, entry, marks = read_json(files[0]), None, []
     try:
         classes = _coco_table(content["categories"], "name", files[0])
         pictures = _coco_table(content["images"], "file_name", files[0])
-        marks = [
-            _Mark(
-                picture=_find_picture(source, pictures[entry["image_id"]], files[0]),
-                label=classes[entry["category_id"]],
-                place=f"annotation {entry['id']}",
-                origin=files[0],
-                box=_coco_box(entry["bbox"]),
-            )
-            for entry in content["annotations"]
-            if not entry.get("iscrowd")
-        ]
+        for entry in content["annotations"]:
+            if not entry.get("iscrowd"):
+                mark = _Mark(
+                    picture=_find_picture(source, pictures[entry["image_id"]], files[0]),
+                    label=classes[entry["category_id"]],
+                    place=f"annotation {entry['id']}",
+                    origin=files[0],
+                    box=_coco_box(entry["bbox"]),
+                )
+                marks.append(mark)
         names = _checked_names([classes[key] for key in sorted(classes)], files[0])
     except SourceError:
         raise
     except _MALFORMED as error:
-        found, expected = f"broken COCO data ({error!r})", "images, annotations and categories"
+        place = "" if entry is None else f" in annotation {str(entry)[:200]}"
+        found, expected = f"broken COCO data ({error!r}{place})", "images, annotations, categories"
         raise SourceError(files[0], found, expected, _FORMAT_ADVICE) from error
     return names, marks
 
@@ -258,7 +258,8 @@ def _yaml_names(path: Path) -> list[str]:
         if isinstance(names, dict):
             names = [names[str(number)] for number in range(len(names))]
     except (yaml.YAMLError, *_MALFORMED) as error:
-        raise SourceError(path, f"no class names ({error})", expected) from error
+        reason = " ".join(str(error).split())
+        raise SourceError(path, f"no class names ({reason})", expected) from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise SourceError(path, f"the class names {names!r}", expected)
     return names

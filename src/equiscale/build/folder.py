@@ -15,7 +15,7 @@ from equiscale.build.choosing import Choice, build_from_photos, spread_tracks
 from equiscale.build.options import Background, SourceFormat, check_num_instances
 from equiscale.build.parallel import Progress, no_progress
 from equiscale.build.photos import Cutting, Photo, PhotoObject
-from equiscale.core.errors import OptionError, TooFewInstancesError
+from equiscale.core.errors import OptionError, SourceError, TooFewInstancesError
 from equiscale.core.files import file_hash
 from equiscale.core.registry import check_name
 from equiscale.core.seeding import numpy_generator
@@ -104,7 +104,7 @@ def build_folder(
     annotations = read_annotations(
         source, options.source_format, options.skip_bad, options.from_cutouts, options.masks
     )
-    names = _chosen_classes(annotations.class_names, options.classes)
+    names = _chosen_classes(annotations.class_names, options.classes, source)
     objects = [item for item in annotations.objects if item.label in names]
     if not options.allow_upscaling:
         objects = _large_enough(objects, max(options.layout.sizes))
@@ -195,10 +195,13 @@ def _alternate(part: _Part, groups: Mapping[Photo, str]) -> _Part:
     return ordered
 
 
-def _chosen_classes(found: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
+def _chosen_classes(found: Sequence[str], wanted: Sequence[str], source: Path) -> tuple[str, ...]:
     for name in wanted:
         check_name("class", name, found)
-    return tuple(dict.fromkeys(wanted or found))
+    chosen = tuple(dict.fromkeys(wanted or found))
+    if len(chosen) == 1:
+        raise SourceError(source, f"one class, {chosen[0]!r}", "at least two")
+    return chosen
 
 
 def _large_enough(objects: Sequence[PhotoObject], least: int) -> list[PhotoObject]:

@@ -186,9 +186,13 @@ def decode_cutout(photo: Photo, upright: bool = False) -> Image:
 
 def find_outline(photo: Photo, upright: bool) -> Box:
     """Return the box around what is not transparent in a cut-out."""
-    box = decode_cutout(photo, upright).getchannel("A").getbbox()
+    alpha = decode_cutout(photo, upright).getchannel("A")
+    box = alpha.getbbox()
     if box is None:
         raise BadPictureError(photo, "a picture that is all transparent", "an object")
+    if photo.mask is None and alpha.getextrema()[0] == 255:
+        advice = "give masks (--masks DIR), or do without cut-outs"
+        raise BadPictureError(photo, "no transparency", "a cut-out", advice)
     return Box(*box)
 
 

@@ -131,9 +131,9 @@ def probe(
     except KeyboardInterrupt:
         typer.echo("stopped; the same command resumes it", err=True)
         raise typer.Exit(options.EXIT_INTERRUPTED) from None
+    report.write_page(out)  # first: without a page, a killed command would refuse the other files
     report.write_json(out.with_suffix(".json"))
     report.write_csv(out.with_suffix(".csv"))
-    report.write_page(out)
     options.say(Console(), str(report))
     typer.echo(out)
 

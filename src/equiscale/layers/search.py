@@ -36,6 +36,7 @@ POOLS: dict[str, Callable[..., Tensor]] = {"mean": F.avg_pool2d, "max": F.max_po
 
 TOLERANCE = 0.01
 _BATCH = 16
+_ROUNDING = 0.01  # of a sum of probabilities in half precision
 
 Function = Callable[[Tensor], Tensor]
 
@@ -63,13 +64,14 @@ class ObjectSearch(Wrapper):
     The output is log-probabilities. The checkpoint is that of the backbone: see `Wrapper`.
 
     Args:
-        backbone: A trained classifier, in eval mode.
+        backbone: A trained classifier, in eval mode, that returns logits or probabilities.
         budget: Number of views per image, which is the cost in forward passes. Networks that
             classify whole views need at least 8, and gain little.
         features: `[N, C, H, W] -> [N, D, h, w]`, the feature map. By default, the backbone's
             `forward_features`, which the networks of timm have.
         head: `[N, D, h, w] -> [N, K]`, average pooling and classifier. By default, the backbone's
-            `forward_head`, which may pool maxima instead.
+            `forward_head`, which may pool maxima instead. Copies of the search need modules or
+            methods of the backbone here: other functions keep to the weights of the original.
         lead: By how much the odds of a class must be better in a window than in the whole image,
             at least 1. By default, the number of windows of a view; `calibrate` fits it.
         sure: Skip further views of an image once a class has this probability; None never does,
@@ -125,7 +127,10 @@ class ObjectSearch(Wrapper):
                 "the search needs images [N, C, H, W] of floating-point numbers, got "
                 f"{list(x.shape)} of {x.dtype}"
             )
-        return self._search(x, self.lead, self.sure)[0].log_softmax(dim=1)
+        found, _ = self._search(x, self.lead, self.sure)
+        if found.shape[1] < 2:
+            raise ShapeError("the search compares at least two classes, got one logit per image")
+        return found.log_softmax(dim=1)
 
     @torch.no_grad()
     def calibrate(
@@ -139,15 +144,19 @@ class ObjectSearch(Wrapper):
 
         Args:
             images: `[N, C, H, W]`, as the network takes them; some dozens are enough.
-            labels: `[N]`, their classes; by default, what the backbone answers.
+            labels: `[N]`, their classes; by default, what the backbone answers about whole images.
             tolerance: Accuracy on small objects that may be lost.
         """
+        if not len(images) or (labels is not None and labels.shape != images.shape[:1]):
+            raise ShapeError(f"calibrate needs images, and labels [{len(images)}] if any")
+        if not tolerance >= 0:
+            raise OptionError(f"tolerance must be at least 0, got {tolerance!r}")
         copies = RescaledViews(COPIES).eval()(images).values()
         parts = [self._search(some, 1.0, None) for copy in copies for some in copy.split(_BATCH)]
         found, whole = (torch.cat(part) for part in zip(*parts, strict=True))
-        right = (self.backbone(images).argmax(dim=1) if labels is None else labels).repeat(
-            len(COPIES)
-        )
+        if labels is None:
+            labels = self._look_at_all(images)[0][:, -1].argmax(dim=1)
+        right = labels.repeat(len(COPIES))
         answers = [_weigh(whole, found, lead).argmax(dim=1) for lead in LEADS]
         accuracies = torch.stack([(answer == right).double().mean() for answer in answers])
         good = accuracies >= accuracies.max() - tolerance
@@ -159,7 +168,7 @@ class ObjectSearch(Wrapper):
 
         The first is that of all windows and views, the second that of the image as a whole.
         """
-        windows, places = self._look(x, x.new_full((x.shape[0], 1, 2), 0.5), (1.0,))
+        windows, places = self._look_at_all(x)
         found, whole = windows.amax(dim=1), windows[:, -1]
         odds = windows.shape[1] if lead is None else lead
         if self.budget > 1:
@@ -197,6 +206,10 @@ class ObjectSearch(Wrapper):
         places = some.new_zeros(x.shape[0], *some.shape[1:]).index_put((unsure,), some)
         return found.index_put((unsure,), more), places
 
+    def _look_at_all(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`_look` at the whole images."""
+        return self._look(x, x.new_full((x.shape[0], 1, 2), 0.5), (1.0,))
+
     def _look(self, x: Tensor, centres: Tensor, sides: Sequence[float]) -> tuple[Tensor, Tensor]:
         """`[N, C, H, W], [N, P, 2] -> [N, M, K], [N, Q, 3]`: classify views by centre and side.
 
@@ -212,7 +225,7 @@ class ObjectSearch(Wrapper):
             for centre in centres.unbind(1)
         ]
         maps, logits = self._run(torch.cat([_cut(x, *square, size) for square in squares]))
-        windows = single(logits).log_softmax(dim=2).unflatten(0, (len(squares), -1))
+        windows = log_probabilities(single(logits)).unflatten(0, (len(squares), -1))
         strengths, inside = _strengths(maps, logits)
         per_view = strengths.unflatten(0, (len(squares), -1)).unbind()
         found = [
@@ -239,6 +252,14 @@ class ObjectSearch(Wrapper):
         logits = head(windows.flatten(0, 1)[:, :, None, None])
         check_logits(logits, windows.flatten(0, 1))
         return maps, logits.unflatten(0, (-1, windows.shape[1]))
+
+
+def log_probabilities(answers: Tensor) -> Tensor:
+    """`[…, K] -> […, K]`, of logits or probabilities: rows of at least 0 each that sum to 1."""
+    total = answers.sum(dim=-1, keepdim=True)
+    given = (answers >= 0).all(dim=-1, keepdim=True) & ((total - 1).abs() < _ROUNDING)
+    logarithms = answers.clamp_min(torch.finfo(answers.dtype).tiny).log()
+    return torch.where(given, logarithms, answers.log_softmax(dim=-1))
 
 
 def _weigh(whole: Tensor, found: Tensor, lead: float) -> Tensor:

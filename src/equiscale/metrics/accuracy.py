@@ -88,7 +88,8 @@ def usable_range(sizes: Tensor, accuracy: Tensor, keep: float = 0.95) -> tuple[f
     """Return the smallest and the largest object size of the usable range.
 
     The usable range holds the best size and its neighbours, as far as the accuracy stays at
-    `keep` times the best or above. If several sizes are best, the widest range counts.
+    `keep` times the best or above. If several sizes are best, the widest range counts, and of
+    equally wide ones that of the largest sizes.
 
     Args:
         sizes: `[S]` object sizes in any order.
@@ -120,8 +121,8 @@ def usable_range(sizes: Tensor, accuracy: Tensor, keep: float = 0.95) -> tuple[f
         else:
             ranges.append([])
     with_best = [found for found in ranges if any(value == best for _, value in found)]
-    widest = max(with_best, key=lambda found: found[-1][0] - found[0][0])
-    return widest[0][0], widest[-1][0]
+    ends = [(found[0][0], found[-1][0]) for found in with_best]
+    return max(ends, key=lambda end: (end[1] - end[0], end[1]))
 
 
 def correct(predictions: Tensor, labels: Tensor, object_sizes: Tensor) -> Tensor:

@@ -62,8 +62,8 @@ def probe(
     own answer at full size needs no labels.
 
     Args:
-        model: Any callable `[N, C, H, W] -> logits [N, K]`, or several by name. Modules are run in
-            evaluation mode, on the device they are on.
+        model: Any callable `[N, C, H, W] -> [N, K]`, logits or probabilities, or several by name.
+            Modules are run in evaluation mode, on the device they are on.
         images: Directory with one sub-folder per class, COCO or YOLO boxes, or pictures only; or
             what `read_pictures` returned, which also reads cut-outs and masks.
         preprocess: What the network expects: a `Preprocess`, timm's `pretrained_cfg`, or a

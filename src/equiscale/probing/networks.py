@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from equiscale.build.sources import read_text
 from equiscale.core.errors import EquiscaleError, InputFileError, OptionError, UnknownNameError
-from equiscale.metrics.inference import device_of, evaluating
+from equiscale.layers.search import log_probabilities
+from equiscale.metrics.inference import evaluating
 from equiscale.models.foreign import import_factory
 from equiscale.probing.pictures import Pixels
 
@@ -93,10 +94,13 @@ class Preprocess:
             given = _read_processor(Path(given))
         if isinstance(given, Mapping) and "image_mean" in given:
             given = SimpleNamespace(**given)
-        if isinstance(given, Mapping):
-            return _from_timm(given)
-        if hasattr(given, "image_mean") and hasattr(given, "size"):
-            return _from_processor(given)
+        try:
+            if isinstance(given, Mapping):
+                return _from_timm(given)
+            if hasattr(given, "image_mean") and hasattr(given, "size"):
+                return _from_processor(given)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise OptionError(f"preprocess {given}: {error}") from error
         raise OptionError(
             f"preprocess: expected equiscale.probing.Preprocess(canvas=…, mean=…, std=…), a timm "
             f"configuration or a Hugging Face image processor or its directory, got "
@@ -211,8 +215,8 @@ class Network:
         batch = self.preprocess(images)
         shape = list(batch.shape)
         try:
-            with torch.inference_mode(), self._prepared() as device:
-                answer = self.run(batch.to(device))
+            with torch.inference_mode(), self._prepared(batch) as prepared:
+                answer = self.run(prepared)
         except EquiscaleError:
             raise
         except Exception as error:
@@ -222,12 +226,13 @@ class Network:
         return self._to_probabilities(getattr(answer, "logits", answer), shape)
 
     @contextlib.contextmanager
-    def _prepared(self) -> Iterator[torch.device]:
+    def _prepared(self, batch: Tensor) -> Iterator[Tensor]:
+        """Yield images of the device and precision of a module's weights."""
         if isinstance(self.run, nn.Module):
             with evaluating(self.run):
-                yield device_of(self.run)
+                yield batch.to(next(filter(torch.is_floating_point, self.run.parameters()), batch))
         else:
-            yield torch.device("cpu")
+            yield batch
 
     def _to_probabilities(self, answer: object, shape: list[int]) -> Tensor:
         if not isinstance(answer, Tensor) or answer.ndim != 2 or len(answer) != shape[0]:
@@ -235,13 +240,10 @@ class Network:
             raise self._error(f"maps images {shape} to {found}; expected logits [{shape[0]}, K]")
         if answer.shape[1] < 2:
             raise self._error("has one output; expected at least two")
-        values = answer.detach().cpu().double()
-        if bool((values >= 0).all()) and bool(((values.sum(1) - 1).abs() < 1e-3).all()):
-            return values
-        probabilities = values.softmax(dim=1)
+        probabilities = log_probabilities(answer.detach().cpu().double()).exp()
         bad = int(probabilities.isnan().any(dim=1).sum())
         if bad:
-            raise self._error(f"returns NaN or infinite logits for {bad} of {len(values)} images")
+            raise self._error(f"returns NaN or infinite logits for {bad} of {shape[0]} images")
         return probabilities
 
     def _error(self, problem: str) -> NetworkError:

@@ -130,8 +130,12 @@ def read_pictures(
     )
     large = [o for o in found.objects if max(o.box.width, o.box.height) >= least_side]
     if not large:
-        raise SourceError(root, "no objects", f"pictures of at least {least_side} pixels")
-    pictures = Pictures(
+        count = f"{len(found.objects)} too small, {len(found.damaged)} damaged"
+        raise SourceError(root, f"no objects ({count})", f"pictures from {least_side} pixels on")
+    if labelled and len({item.label for item in large}) == 1:
+        advice = "or probe without labels (--unlabelled, labelled=False)"
+        raise SourceError(root, f"one class, {large[0].label!r}", "at least two", advice)
+    return Pictures(
         source=root,
         class_names=found.class_names if labelled else (),
         objects=tuple(_spread(large)[:limit]),
@@ -142,11 +146,6 @@ def read_pictures(
         too_small=len(found.objects) - len(large),
         damaged=len(found.damaged),
     )
-    if labelled and len(pictures.shown_classes) == 1:
-        only = pictures.shown_classes[0]
-        advice = "or probe without labels (--unlabelled, labelled=False)"
-        raise SourceError(root, f"one class, {only!r}", "at least two", advice)
-    return pictures
 
 
 def _is_flat(root: Path) -> bool:

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,18 +115,31 @@ class Finding:
 
     @cached_property
     def usable_range(self) -> tuple[int, int] | None:
-        """Smallest and largest usable object size; None if nothing is recognised at any size.
+        """Smallest and largest usable object size; None if the accuracy is no better than chance.
 
         At these sizes the accuracy, or without labels the agreement, is at least 95 % of its best.
+        The best is better than chance if its confidence interval lies above what the same answers
+        would get if they were given to the objects in random order.
         """
         what = "agreement" if self.hits is None else "accuracy"
         rows = self.rows
+        if self.right is not None:
+            best = max(range(len(rows)), key=lambda column: rows[column]["accuracy_low"])
+            if rows[best]["accuracy_low"] <= self._chance(best, self.right):
+                return None
         low, high = usable_range(
             torch.tensor([row["object_size"] for row in rows]),
             torch.tensor([row[what] for row in rows], dtype=torch.float64),
             KEEP,
         )
-        return None if np.isnan(low) else (int(low), int(high))
+        return int(low), int(high)
+
+    def _chance(self, column: int, right: Tensor) -> float:
+        """Return the accuracy to expect from the answers at a size in random order."""
+        item, place = self.shown[:, column].nonzero(as_tuple=True)
+        answers = torch.from_numpy(self.answers.predicted)[item, column, place]
+        shares = right[self.labels[item]].double().mean(dim=0)  # of objects, by right output
+        return max(float(shares[answers].mean()), 1 / self.outputs)
 
     def confusions(self, class_names: Sequence[str]) -> list[dict[str, Any]]:
         """Return the most frequent wrong answers about small objects, most frequent first.
@@ -285,7 +297,7 @@ def _write_text(path: str | Path, text: str) -> Path:
 
 def _describe_range(found: tuple[int, int] | None) -> str:
     if found is None:
-        return "nowhere usable"
+        return "nowhere better than chance, so not usable, or too few pictures to tell"
     low, high = found
     return f"usable at {low} pixels only" if low == high else f"usable from {low} to {high} pixels"
 

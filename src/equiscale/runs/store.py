@@ -93,9 +93,9 @@ class RunStore:
             return RunState.DONE
         if self._failed(run_id).exists():
             return RunState.FAILED
-        if is_alive(self.working_directory(run_id), self.lease_seconds):
-            return RunState.RUNNING
-        return RunState.MISSING
+        with self._explained_errors():
+            alive = is_alive(self.working_directory(run_id), self.lease_seconds)
+        return RunState.RUNNING if alive else RunState.MISSING
 
     def states(self, run_ids: Iterable[str]) -> dict[str, RunState]:
         """Return where many runs stand, at the cost of a few directory listings."""

@@ -119,8 +119,9 @@ class RandomObjectSize:
     `[N, H, W]`). They follow the object. Without either, the object is the whole picture.
 
     It also takes a NumPy image `[H, W, C]` or `[H, W]`, perhaps with `bboxes` (one box, in pixels;
-    further fields are kept) or `mask` `[H, W]` by keyword, and returns all in a dictionary, as the
-    transforms of Albumentations do. Other keywords are returned as they are.
+    further fields are kept) or `mask` `[H, W]` (of one object) by keyword, and returns all in a
+    dictionary, as the transforms of Albumentations do. Other keywords are returned as they are.
+    `for_albumentations` makes it a part of an `albumentations.Compose`.
 
     Args:
         sizes: Smallest and largest object size in pixels; larger objects than the canvas are not
@@ -164,6 +165,9 @@ class RandomObjectSize:
         """`[C, H, W]` or `[N, C, H, W]`, and a target if there is one, with other object sizes."""
         if isinstance(image, np.ndarray):
             return self._transform_arrays(image, named)
+        if not isinstance(image, Tensor) or image.ndim not in (3, 4):
+            found = list(image.shape) if isinstance(image, Tensor) else type(image).__name__
+            raise ShapeError(f"expected [C, H, W], [N, C, H, W] or a NumPy array, got {found}")
         if named:
             raise OptionError(f"{', '.join(named)}: keywords go with NumPy images, not tensors")
         images = image if image.ndim == 4 else image[None]
@@ -181,6 +185,12 @@ class RandomObjectSize:
                 several = masks.reshape(len(images), 1, *images.shape[2:]).float()
                 target["masks"] = (_resample(several, down, across) > 0.5).reshape(masks.shape)
         return result, target
+
+    def for_albumentations(self, p: float = 1.0) -> Any:  # noqa: ANN401 - of another package
+        """Return this transform as one for `albumentations.Compose`, applied with probability p."""
+        from equiscale.training.albumentations import ObjectSizeTransform
+
+        return ObjectSizeTransform(self, p)
 
     def _transform_arrays(self, image: npt.NDArray[Any], named: dict[str, Any]) -> dict[str, Any]:
         """Transform an image `[H, W, C]` or `[H, W]` and what is given by Albumentations' names."""
@@ -255,4 +265,4 @@ def _resample(images: Tensor, down: Tensor, across: Tensor) -> Tensor:
     result = down[:, None].to(whole) @ whole @ across[:, None].to(whole).transpose(2, 3)
     if images.is_floating_point():
         return result
-    return result.round().clamp(0, 255).to(images.dtype)
+    return result.round().to(images.dtype)

@@ -20,7 +20,7 @@ const CHARTS = [
 function drawAnswer() {
   const noun = data.labelled ? "best accuracy" : "full-size answers";
   $$("answer").textContent = data.models.map((model) => {
-    if (!model.usable) return `${model.label} recognises nothing at any size.`;
+    if (!model.usable) return `${model.label} is at no size better than chance, or there are too few pictures to tell.`;
     const [low, high] = model.usable, below = model.rows[0];
     const kept = `${model.label} keeps 95 % of its ${noun} ${low === high ? `only at ${low}` : `from ${low} to ${high}`} pixels.`;
     if (below.object_size >= low) return kept;
