@@ -122,8 +122,11 @@ def test_out_indices_choose_from_the_maps() -> None:
     first, last = create_model("xu", in_chans=1, features_only=True)(IMAGES)
     maps = create_model("xu", in_chans=1, features_only=True, out_indices=(-1, 0))(IMAGES)
     assert [map_.shape for map_ in maps] == [last.shape, first.shape]
-    with pytest.raises(OptionError, match="integers below 2, the number of stages"):
-        create_model("xu", in_chans=1, features_only=True, out_indices=[2])(IMAGES)
+    (only,) = create_model("xu", in_chans=1, features_only=True, out_indices=1)(IMAGES)
+    assert only.shape == last.shape  # as in timm, a number counts from the end
+    for wrong in ([2], 3):
+        with pytest.raises(OptionError, match="integers from -2 to 1, of the 2 stages"):
+            create_model("xu", in_chans=1, features_only=True, out_indices=wrong)(IMAGES)
     with pytest.raises(OptionError, match="features_only=True"):
         create_model("xu", in_chans=1, num_classes=2, out_indices=[1])
 

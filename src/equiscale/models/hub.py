@@ -84,20 +84,22 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
         """Return the text of `README.md`."""
         spec: Any = self.model.spec
         described, data = model_card(spec.name), {}
+        task = _TASK if spec.num_classes else "image-feature-extraction"
+        output = f"{spec.num_classes} logits" if spec.num_classes else "pooled features"
         parts = [
             f"# {spec.name}\n\n{described.title}. {described.citation}".rstrip(),
             described.guarantee and f"**Guarantee.** {described.guarantee}",
             described.limits and f"**Limits.** {described.limits}",
             "## Use\n\n```python\n# pip install 'equiscale[hub]'\nfrom equiscale.models import "
             f'Classifier\n\nmodel = Classifier.from_pretrained("{repo_id}")\n```\n\nInput: '
-            f"`[N, {spec.in_channels}, H, W]`, values 0 to 1. Output: {spec.num_classes} logits.",
+            f"`[N, {spec.in_channels}, H, W]`, values 0 to 1. Output: {output}.",
         ]
         if self.card is not None:
             parts.append(_describe_training(self.card))
             data = _describe_data(self.card)
         metadata = ModelCardData(
             library_name="equiscale",
-            pipeline_tag=_TASK,
+            pipeline_tag=task,
             tags=["scale-equivariance", "pytorch"],
             model_name=spec.name,
             **data,
