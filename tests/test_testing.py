@@ -82,6 +82,10 @@ def test_a_bias_does_not_hide_an_error() -> None:
 def test_maps_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(AssertionError, match="must grow with the image"):
         assert_scale_equivariant(nn.AdaptiveMaxPool2d(4))
+    with pytest.raises(AssertionError, match="maps of 2 pixels are too small"):
+        assert_scale_equivariant(nn.MaxPool2d(3), image_size=8)
+    with pytest.raises(AssertionError, match="Most likely fault"):
+        assert_scale_equivariant(nn.Conv2d(1, 2, 5), image_size=8)
     with pytest.raises(AssertionError, match=r"got \[1, 4096\]"):
         assert_scale_equivariant(nn.Flatten())
     for factor in (0.0, float("nan")):

@@ -148,6 +148,11 @@ class _Comparison:
     large: int
 
     def __post_init__(self) -> None:
+        if self.small_maps.shape[-1] < 4:
+            raise AssertionError(
+                f"maps of {self.small_maps.shape[-1]} pixels are too small to compare; raise "
+                "image_size"
+            )
         if self.large_maps.shape[-1] <= self.small_maps.shape[-1]:
             raise AssertionError(
                 f"the maps have {self.small_maps.shape[-1]} and {self.large_maps.shape[-1]} "
@@ -205,6 +210,7 @@ class _Comparison:
             self.large_maps, grid.expand(count, -1, -1, -1), "bicubic", "border", False
         )
         b = self.small_maps[:, :, kept][..., kept]
+        smooth = min(smooth, len(b[0, 0]) - 1)
         if smooth:
             a, b = (F.avg_pool2d(maps, smooth, stride=1) for maps in (a, b))
         return a, b
