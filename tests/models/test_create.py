@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from equiscale import create_model, list_models, list_weights, load_model, save_model
+from equiscale import (
+    create_model,
+    list_models,
+    list_weights,
+    load_model,
+    save_model,
+    scale_channels,
+)
 from equiscale.core.errors import OptionError, UnknownNameError
 from equiscale.models import Classifier
 
@@ -116,6 +123,11 @@ def test_without_classes_a_model_returns_features(name: str, tmp_path: Path) -> 
     assert model.train()(IMAGES).shape == expected.shape
     model.reset_classifier(5)
     assert model(IMAGES).shape == (2, 5)
+
+
+def test_scale_channels_of_a_model_without_a_classifier_average_its_features() -> None:
+    wrapped = scale_channels(create_model("standard", in_chans=1, num_classes=0)).eval()
+    assert torch.equal(wrapped(IMAGES), wrapped.view_logits(IMAGES).mean(1))
 
 
 def test_out_indices_choose_from_the_maps() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from equiscale.core.errors import MissingExtraError, OptionError
 from equiscale.core.files import atomic_write, remove_temporaries, write_json
 from equiscale.models.checkpoint import load_model, read_checkpoint, save_model
-from equiscale.models.registry import model_card
+from equiscale.models.registry import ModelSpec, model_card
 from equiscale.models.shipped import WeightsCard
 
 try:
@@ -53,8 +53,8 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
 
     def __init__(self, model: nn.Module, card: WeightsCard | None = None) -> None:
         spec: Any = getattr(model, "spec", None)  # save_model refuses a model without one
-        if card is not None and spec is not None and card.name.partition("/")[0] != spec.name:
-            raise OptionError(f"the card is of {card.name!r}, but the model is {spec.name!r}")
+        if card is not None and spec is not None:
+            _check_card(card, spec)
         self.model = model
         self.card = card
 
@@ -106,6 +106,17 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
         )
         text = "\n\n".join(part for part in parts if part)
         return _Card(f"---\n{metadata.to_yaml()}\n---\n\n{text}\n")
+
+
+def _check_card(card: WeightsCard, spec: ModelSpec) -> None:
+    """Raise `OptionError` if the card's accuracy cannot be that of the model."""
+    if card.name.partition("/")[0] != spec.name:
+        raise OptionError(f"the card is of {card.name!r}, but the model is {spec.name!r}")
+    trained = read_checkpoint(card.path).spec if card.path.exists() else spec
+    if trained.num_classes != spec.num_classes:
+        raise OptionError(
+            f"the card is of {trained.num_classes} classes, but the model has {spec.num_classes}"
+        )
 
 
 def _describe_data(card: WeightsCard) -> dict[str, Any]:
