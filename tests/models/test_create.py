@@ -145,6 +145,8 @@ def test_out_indices_choose_from_the_maps() -> None:
 
 def test_list_models_takes_patterns() -> None:
     assert list_models("*_pool") == ["pixel_pool", "slice_pool", "energy_pool"]
+    assert list_models(["*_pool", "xu"], pretrained=True) == ["xu", "pixel_pool", "slice_pool"]
+    assert list_models("") == list_models()  # timm's default
     assert (list_models("xu"), list_models("no*")) == (["xu"], [])
     shipped = {name.partition("/")[0] for name in list_weights()}
     assert set(list_models(pretrained=True)) == shipped
