@@ -62,7 +62,7 @@ gate: ## what must pass before a merge: the README's commands in a fresh clone, 
 # tests/portable/sitecustomize.py says what it hides.
 portable: $(READY) ## run the tests of files and processes without what Windows lacks
 	PYTHONPATH=tests/portable $(BIN)/python -m pytest -n auto -q -m "not slow and not needs and not cluster" \
-	  tests/core tests/runs tests/training tests/sweeps
+	  tests/build tests/cli tests/core tests/data tests/runs tests/sweeps tests/training
 
 storm: $(READY) ## kill, fill, move and damage runs for MINUTES=3; fails if a record was lost
 	$(BIN)/python -m tests.storm --minutes $(MINUTES)

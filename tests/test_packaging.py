@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
 
 MODULES = {
     "build": {"PIL", "cairosvg", "skimage", "yaml", "scipy"},
@@ -134,3 +136,21 @@ def test_no_public_name_hides_a_module(room: str) -> None:
     package = importlib.import_module(f"equiscale.{room}")
     modules = {path.stem for path in (SOURCE / "equiscale" / room).iterdir()}
     assert modules.isdisjoint(getattr(package, "__all__", ()))
+
+
+def test_workflows_call_make_targets() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
+        commands = re.findall(r"run: (.+)", workflow.read_text(encoding="utf-8"))
+        for command in commands:
+            program, *words = command.partition("#")[0].split()
+            if program != "git":  # the checkout's owner
+                assert program == "make", f"{workflow.name}: {command}"
+                assert {word for word in words if "=" not in word} <= targets, command
+
+
+def test_portable_runs_what_the_questions_say() -> None:
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nportable:")[2]
+    recipe = recipe.partition("\n\n")[0]
+    for room in ("build", "cli", "core", "data", "runs", "sweeps", "training"):
+        assert f"tests/{room}" in recipe, room

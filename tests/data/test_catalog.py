@@ -17,7 +17,6 @@ def test_every_card_is_complete(name: str) -> None:
     assert len(card.class_names) in (0, card.num_classes)
     assert len(set(card.class_names)) == len(card.class_names)
     assert card.channels in (1, 3)
-    assert set(card.options) <= {"source", "num_instances", "skip_bad", "background"}
     assert all((card.title, card.description, card.license, card.source, card.citation))
     assert set(card.metadata()) == set(METADATA_KEYS)
 

@@ -72,6 +72,16 @@ def test_accuracy_by_bucket(classes: Any) -> None:
 
 
 @pytest.mark.needs("torchmetrics")
+def test_options_of_torchmetrics_are_passed_on() -> None:
+    from equiscale.metrics import AccuracyByBucket, EquivarianceError, UsableRange
+
+    option = {"sync_on_compute": False}
+    for metric in (AccuracyByBucket((33,), **option), UsableRange(64, **option)):
+        assert not metric.sync_on_compute
+    assert not EquivarianceError(**option).sync_on_compute
+
+
+@pytest.mark.needs("torchmetrics")
 def test_two_bucketings_in_a_collection_stay_apart() -> None:
     from torchmetrics import MetricCollection
 
@@ -92,6 +102,8 @@ def test_usable_range(classes: Any) -> None:
     metric = classes.UsableRange(64, keep=0.7)
     with pytest.raises(OptionError, match="max_size must be an integer of at least 1"):
         classes.UsableRange(-1)
+    with pytest.raises(OptionError, match="keep must lie in"):
+        classes.UsableRange(64, keep=2)
     nothing = torch.zeros(0, dtype=torch.int64)
     assert math.isnan(metric(nothing, nothing, nothing)["usable_from"])
     for batch in batches():

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from equiscale import create_model, list_models, list_weights, load_model, save_model
+from equiscale import (
+    create_model,
+    list_models,
+    list_weights,
+    load_model,
+    save_model,
+    scale_channels,
+)
 from equiscale.core.errors import OptionError, UnknownNameError
 from equiscale.models import Classifier
 
@@ -118,18 +125,28 @@ def test_without_classes_a_model_returns_features(name: str, tmp_path: Path) -> 
     assert model(IMAGES).shape == (2, 5)
 
 
+def test_scale_channels_of_a_model_without_a_classifier_average_its_features() -> None:
+    wrapped = scale_channels(create_model("standard", in_chans=1, num_classes=0)).eval()
+    assert torch.equal(wrapped(IMAGES), wrapped.view_logits(IMAGES).mean(1))
+
+
 def test_out_indices_choose_from_the_maps() -> None:
     first, last = create_model("xu", in_chans=1, features_only=True)(IMAGES)
     maps = create_model("xu", in_chans=1, features_only=True, out_indices=(-1, 0))(IMAGES)
     assert [map_.shape for map_ in maps] == [last.shape, first.shape]
-    with pytest.raises(OptionError, match="integers below 2, the number of stages"):
-        create_model("xu", in_chans=1, features_only=True, out_indices=[2])(IMAGES)
+    (only,) = create_model("xu", in_chans=1, features_only=True, out_indices=1)(IMAGES)
+    assert only.shape == last.shape  # as in timm, a number counts from the end
+    for wrong in ([2], 3):
+        with pytest.raises(OptionError, match="integers from -2 to 1, of the 2 stages"):
+            create_model("xu", in_chans=1, features_only=True, out_indices=wrong)(IMAGES)
     with pytest.raises(OptionError, match="features_only=True"):
         create_model("xu", in_chans=1, num_classes=2, out_indices=[1])
 
 
 def test_list_models_takes_patterns() -> None:
     assert list_models("*_pool") == ["pixel_pool", "slice_pool", "energy_pool"]
+    assert list_models(["*_pool", "xu"], pretrained=True) == ["xu", "pixel_pool", "slice_pool"]
+    assert list_models("") == list_models()  # timm's default
     assert (list_models("xu"), list_models("no*")) == (["xu"], [])
     shipped = {name.partition("/")[0] for name in list_weights()}
     assert set(list_models(pretrained=True)) == shipped

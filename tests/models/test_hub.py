@@ -50,6 +50,12 @@ def test_a_directory_holds_the_model_file_a_config_and_a_card(tmp_path: Path) ->
     assert not found.training
     assert Classifier.from_pretrained(tmp_path, num_classes=5)(images).shape == (2, 5)
 
+    model.reset_classifier(0)
+    model.save_pretrained(tmp_path / "headless")
+    text = (tmp_path / "headless" / "README.md").read_text()
+    assert "Output: pooled features." in text
+    assert "pipeline_tag: image-feature-extraction" in text
+
 
 @pytest.mark.needs("huggingface_hub")
 def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
@@ -60,6 +66,10 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"card is of 'standard/emoji/mid2rest', but .* 'xu'"):
         model.save_pretrained(tmp_path, card=weights_card(NAME))
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    other = shipped()
+    other.reset_classifier(5)
+    with pytest.raises(OptionError, match="card is of 36 classes, but the model has 5"):
+        other.save_pretrained(tmp_path, card=weights_card(NAME))
     with pytest.raises(OptionError, match="not a StandardNet"):
         type(shipped()).from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()

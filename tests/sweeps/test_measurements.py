@@ -56,7 +56,7 @@ def dataset(emoji_file: Path) -> StirDataset:
 def test_a_model_whose_own_code_fails_keeps_its_run(dataset: StirDataset) -> None:
     key = RunKey("broken", "emoji", dataset.content_hash, Scenario.MID_TO_REST, 1)
     found = collect_measurements(BrokenStages(), dataset, key)
-    assert sorted(found) == ["cost", "equivariance"]
+    assert found.keys() >= {"cost", "equivariance"}
     assert found["equivariance"].values == {"error": "RuntimeError: not today"}
     assert found["cost"].values["parameters"] == 2 * 7 * 7
     assert set(found["cost"].timings) == {"inference_seconds", "peak_memory_bytes"}

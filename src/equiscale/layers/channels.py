@@ -344,7 +344,8 @@ class ScaleChannels(Wrapper):
     by itself, at all sizes that the factors make of the training images.
 
     The output is log-probabilities of K ≥ 2 classes with `pool="mixture"` or `"vote"`, and pooled
-    logits otherwise. Train it with cross-entropy like the network itself.
+    logits otherwise. Train it with cross-entropy like the network itself. If the backbone has no
+    classifier (its `num_classes` is 0), the output is the mean of the views' features.
 
     The default factors suit objects from a quarter to the whole of the image. Reduced views stand
     on a canvas of the size of the image, so that an object is surrounded by background as a small
@@ -396,7 +397,8 @@ class ScaleChannels(Wrapper):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, K]`."""
-        return pool_views(self.view_logits(x), self.pool)
+        has_classes = getattr(self.backbone, "num_classes", None) != 0
+        return pool_views(self.view_logits(x), self.pool if has_classes else "mean")
 
     def view_logits(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, S, K]`: the answer of each view.

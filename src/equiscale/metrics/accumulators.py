@@ -1,20 +1,28 @@
 """Metrics that accumulate over batches and processes, for any training loop.
 
-`compute` returns a dictionary of scalars, as `LightningModule.log_dict` takes it.
+`compute` returns a dictionary of scalars, as `LightningModule.log_dict` takes it. The classes take
+the options of `torchmetrics.Metric`, such as `sync_on_compute`, if it is installed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_positive
-from equiscale.metrics.accuracy import bucket_index, check_edges, correct, count_hits, usable_range
+from equiscale.metrics.accuracy import (
+    bucket_index,
+    check_edges,
+    check_keep,
+    correct,
+    count_hits,
+    usable_range,
+)
 from equiscale.metrics.equivariance import equivariance_error
 
 if TYPE_CHECKING:
@@ -35,8 +43,8 @@ class _HitCounts(Metric):
     counts: Tensor
     hits: Tensor
 
-    def __init__(self, length: int) -> None:
-        super().__init__()
+    def __init__(self, length: int, **options: Any) -> None:  # noqa: ANN401 - those of torchmetrics
+        super().__init__(**options)
         self.add_state("counts", torch.zeros(length, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("hits", torch.zeros(length, dtype=torch.int64), dist_reduce_fx="sum")
 
@@ -63,9 +71,9 @@ class AccuracyByBucket(_HitCounts):
         {'accuracy_below_32': tensor(0.5000), 'accuracy_from_32': tensor(1.)}
     """
 
-    def __init__(self, edges: Sequence[float]) -> None:
+    def __init__(self, edges: Sequence[float], **options: Any) -> None:  # noqa: ANN401
         check_edges(edges)
-        super().__init__(len(edges) + 1)
+        super().__init__(len(edges) + 1, **options)
         self.edges = tuple(edges)
         # MetricCollection merges metrics whose states are equal after one batch: these differ.
         bounds = torch.tensor(self.edges, dtype=torch.float32)
@@ -102,9 +110,10 @@ class UsableRange(_HitCounts):
         {'usable_from': tensor(30.), 'usable_to': tensor(40.), 'best_accuracy': tensor(1.)}
     """
 
-    def __init__(self, max_size: int, keep: float = 0.95) -> None:
+    def __init__(self, max_size: int, keep: float = 0.95, **options: Any) -> None:  # noqa: ANN401
         check_positive(max_size=max_size)
-        super().__init__(max_size + 1)
+        check_keep(keep)
+        super().__init__(max_size + 1, **options)
         self.keep = keep
 
     def update(self, predictions: Tensor, labels: Tensor, object_sizes: Tensor) -> None:
@@ -149,8 +158,8 @@ class EquivarianceError(Metric):
     total: Tensor
     counts: Tensor
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of torchmetrics
+        super().__init__(**options)
         self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("counts", torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
 

@@ -84,6 +84,12 @@ def accuracy_by_bucket(
     return BucketAccuracy(right / counts.double(), counts)
 
 
+def check_keep(keep: float) -> None:
+    """Raise `OptionError` unless `keep` is a share above 0."""
+    if not 0 < keep <= 1:
+        raise OptionError(f"keep must lie in (0, 1], got {keep}")
+
+
 def usable_range(sizes: Tensor, accuracy: Tensor, keep: float = 0.95) -> tuple[float, float]:
     """Return the smallest and the largest object size of the usable range.
 
@@ -104,8 +110,7 @@ def usable_range(sizes: Tensor, accuracy: Tensor, keep: float = 0.95) -> tuple[f
         >>> usable_range(sizes, torch.tensor([0.99, 0.6, 0.97, 1.0, 0.96]))
         (32, 48)
     """
-    if not 0 < keep <= 1:
-        raise OptionError(f"keep must lie in (0, 1], got {keep}")
+    check_keep(keep)
     measured = sorted(
         (size, value)
         for size, value in zip(sizes.tolist(), accuracy.tolist(), strict=True)

@@ -24,7 +24,7 @@ def create_model(
     num_classes: int | None = None,
     in_chans: int | None = None,
     features_only: bool = False,
-    out_indices: Sequence[int] | None = None,
+    out_indices: int | Sequence[int] | None = None,
     **options: Any,  # noqa: ANN401 - each model has its own options
 ) -> nn.Module:
     """Build a model. Fresh weights are drawn from torch's global generator.
@@ -41,7 +41,7 @@ def create_model(
             has no classifier and returns pooled features, `[N, num_features]`.
         in_chans: timm's name for `in_channels`.
         features_only: Whether to return a `FeatureMaps` in place of a classifier.
-        out_indices: Which of its maps, first to last; all by default.
+        out_indices: Which of its maps, first to last, or how many of the last; all by default.
         options: Passed to the model; `model_card(name).options` lists them.
 
     Examples:
@@ -59,7 +59,7 @@ def create_model(
             f"in_chans is another name for in_channels, got both {in_channels!r} and {in_chans!r}"
         )
     in_channels = in_chans if in_channels is None else in_channels
-    model_card(name)
+    model_card(name)  # an unknown model is named before missing weights are
     if not isinstance(pretrained, bool):
         raise OptionError(f"pretrained must be True or False, got {pretrained!r}")
     weights = _read_pretrained(name) if pretrained else None
@@ -87,10 +87,10 @@ class FeatureMaps(nn.Module):
 
     Args:
         model: A model with `stages`.
-        out_indices: Which maps to return; all by default. -1 is the last.
+        out_indices: Which maps to return (-1 is the last), or how many of the last; all by default.
     """
 
-    def __init__(self, model: nn.Module, out_indices: Sequence[int] | None = None) -> None:
+    def __init__(self, model: nn.Module, out_indices: int | Sequence[int] | None = None) -> None:
         super().__init__()
         if not isinstance(model, Classifier):
             raise OptionError(
@@ -99,6 +99,8 @@ class FeatureMaps(nn.Module):
             )
         model.reset_classifier(0)
         self.model = model
+        if isinstance(out_indices, int):
+            out_indices = range(-out_indices, 0)
         self.out_indices = None if out_indices is None else tuple(out_indices)
 
     def forward(self, x: Tensor) -> list[Tensor]:
@@ -109,13 +111,12 @@ class FeatureMaps(nn.Module):
             return [maps[index] for index in indices]
         except (IndexError, TypeError):
             raise OptionError(
-                f"out_indices must be integers below {len(maps)}, the number of stages, got "
-                f"{list(indices)}"
+                f"out_indices must be integers from {-len(maps)} to {len(maps) - 1}, of the "
+                f"{len(maps)} stages, got {list(indices)}"
             ) from None
 
 
 def _read_pretrained(name: str) -> Checkpoint:
-    model_card(name)  # an unknown model is named before missing weights are
     if not has_weights(name):
         raise OptionError(
             f"there are no trained weights of {name!r}; there are some of "

@@ -14,7 +14,7 @@ from torch import nn
 from equiscale.core.errors import MissingExtraError, OptionError
 from equiscale.core.files import atomic_write, remove_temporaries, write_json
 from equiscale.models.checkpoint import load_model, read_checkpoint, save_model
-from equiscale.models.registry import model_card
+from equiscale.models.registry import ModelSpec, model_card
 from equiscale.models.shipped import WeightsCard
 
 try:
@@ -53,8 +53,8 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
 
     def __init__(self, model: nn.Module, card: WeightsCard | None = None) -> None:
         spec: Any = getattr(model, "spec", None)  # save_model refuses a model without one
-        if card is not None and spec is not None and card.name.partition("/")[0] != spec.name:
-            raise OptionError(f"the card is of {card.name!r}, but the model is {spec.name!r}")
+        if card is not None and spec is not None:
+            _check_card(card, spec)
         self.model = model
         self.card = card
 
@@ -84,26 +84,39 @@ class HubModel(ModelHubMixin):  # type: ignore[misc]
         """Return the text of `README.md`."""
         spec: Any = self.model.spec
         described, data = model_card(spec.name), {}
+        task = _TASK if spec.num_classes else "image-feature-extraction"
+        output = f"{spec.num_classes} logits" if spec.num_classes else "pooled features"
         parts = [
             f"# {spec.name}\n\n{described.title}. {described.citation}".rstrip(),
             described.guarantee and f"**Guarantee.** {described.guarantee}",
             described.limits and f"**Limits.** {described.limits}",
             "## Use\n\n```python\n# pip install 'equiscale[hub]'\nfrom equiscale.models import "
             f'Classifier\n\nmodel = Classifier.from_pretrained("{repo_id}")\n```\n\nInput: '
-            f"`[N, {spec.in_channels}, H, W]`, values 0 to 1. Output: {spec.num_classes} logits.",
+            f"`[N, {spec.in_channels}, H, W]`, values 0 to 1. Output: {output}.",
         ]
         if self.card is not None:
             parts.append(_describe_training(self.card))
             data = _describe_data(self.card)
         metadata = ModelCardData(
             library_name="equiscale",
-            pipeline_tag=_TASK,
+            pipeline_tag=task,
             tags=["scale-equivariance", "pytorch"],
             model_name=spec.name,
             **data,
         )
         text = "\n\n".join(part for part in parts if part)
         return _Card(f"---\n{metadata.to_yaml()}\n---\n\n{text}\n")
+
+
+def _check_card(card: WeightsCard, spec: ModelSpec) -> None:
+    """Raise `OptionError` if the card's accuracy cannot be that of the model."""
+    if card.name.partition("/")[0] != spec.name:
+        raise OptionError(f"the card is of {card.name!r}, but the model is {spec.name!r}")
+    trained = read_checkpoint(card.path).spec if card.path.exists() else spec
+    if trained.num_classes != spec.num_classes:
+        raise OptionError(
+            f"the card is of {trained.num_classes} classes, but the model has {spec.num_classes}"
+        )
 
 
 def _describe_data(card: WeightsCard) -> dict[str, Any]:

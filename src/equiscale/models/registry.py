@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, get_args
 
@@ -196,12 +196,16 @@ def _check_factory(card: ModelCard) -> None:
         ) from error
 
 
-def list_models(filter: str | None = None, *, pretrained: bool = False) -> list[str]:  # noqa: A002 - timm's word
+def list_models(
+    filter: str | Sequence[str] | None = None,  # noqa: A002 - timm's word
+    *,
+    pretrained: bool = False,
+) -> list[str]:
     """Return the names of registered models, those of the paper first.
 
     Args:
         filter: A group (`"paper"`, `"beyond"`, `"control"`, `"own"`), a name, or a pattern with
-            shell wildcards.
+            shell wildcards; or several of these. By default all.
         pretrained: Whether to return only models whose trained weights are in the package.
 
     Examples:
@@ -215,13 +219,19 @@ def list_models(filter: str | None = None, *, pretrained: bool = False) -> list[
         *VARIANTS,
         *(name for name in _MODELS if _MODELS[name].group == "own"),
     ]
-    if filter in MODEL_GROUPS:
-        names = [name for name in names if model_card(name).group == filter]
-    elif filter is not None:
-        if not set(filter) & set("*?["):
-            check_name("group of models or model", filter, (*MODEL_GROUPS, *names))
-        names = fnmatch.filter(names, filter)
+    if filter:
+        filters = [filter] if isinstance(filter, str) else filter
+        chosen = {name for one in filters for name in _matching(one, names)}
+        names = [name for name in names if name in chosen]
     return [name for name in names if not pretrained or has_weights(name)]
+
+
+def _matching(pattern: str, names: list[str]) -> list[str]:
+    if pattern in MODEL_GROUPS:
+        return [name for name in names if model_card(name).group == pattern]
+    if not set(pattern) & set("*?["):
+        check_name("group of models or model", pattern, (*MODEL_GROUPS, *names))
+    return fnmatch.filter(names, pattern)
 
 
 def model_card(name: str) -> ModelCard:
