@@ -20,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist runs one worker per core
 
 
 HOW_TO_INSTALL = {
+    "albumentations": "pip install albumentations",
     "cairo": "apt-get install libcairo2",
     "cc": "apt-get install gcc",
     "chromedriver": "apt-get install chromium-driver",

@@ -149,9 +149,11 @@ def test_numpy_images_are_transformed_by_keyword_as_in_albumentations() -> None:
         transform(bboxes=[(0, 0, 9, 9), (1, 1, 5, 5)])
 
 
+@pytest.mark.needs("albumentations")
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Albumentations looks for its newest version
 def test_an_object_gets_another_size_in_a_pipeline_of_albumentations() -> None:
-    albumentations = pytest.importorskip("albumentations")
+    import albumentations
+
     picture, mask = np.full((60, 80, 3), 100, np.uint8), np.zeros((60, 80), np.uint8)
     picture[20:40, 10:50], mask[20:40, 10:50] = 200, 1
     transform = RandomObjectSize((10, 20), generator=torch.Generator().manual_seed(0))
