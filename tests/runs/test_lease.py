@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from equiscale.runs.lease import LeaseLostError, is_alive, read_owner, read_progress, try_lease
+from equiscale.runs.lease import (
+    LeaseLostError,
+    Owner,
+    is_alive,
+    read_owner,
+    read_progress,
+    try_lease,
+)
 
 HOLD = """
 import sys, time
@@ -99,6 +106,13 @@ def test_a_silent_lease_of_another_machine_ends_and_its_owner_is_told(tmp_path: 
     assert try_lease(tmp_path, lease_seconds=60) is not None
     with pytest.raises(LeaseLostError, match="taken over"):
         sleeper.check()
+
+
+@pytest.mark.parametrize("pid", ["\0", 10**400, ["x"]])
+def test_an_impossible_process_is_dead(tmp_path: Path, pid: object) -> None:
+    owner = {**vars(Owner.current()), "pid": pid}
+    (tmp_path / "lease-1").write_text(json.dumps(owner))
+    assert not is_alive(tmp_path)
 
 
 def test_an_incomplete_lease_counts_until_its_lease_ends(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def latest_lease(directory: Path) -> int | None:
     """Return the highest number of a lease in a working directory."""
     try:
         paths = list(directory.iterdir())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     numbers = [int(match[1]) for path in paths if (match := _LEASE.fullmatch(path.name))]
     return max(numbers, default=None)
@@ -248,5 +248,5 @@ def _process_start_elsewhere(pid: int) -> str | None:
 def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
-    except OSError:
+    except (OSError, ValueError):  # no such path, or none that there could be
         return None

@@ -113,11 +113,12 @@ class RunStore:
 
     def run_ids(self, state: RunState) -> list[str]:
         """Return the runs in a state, sorted; the missing ones are those that were interrupted."""
-        if state is RunState.DONE:
-            return [name for name in _names(self.root / "done") if _RUN_ID.fullmatch(name)]
+        ended = state in (RunState.DONE, RunState.FAILED)
+        names = _names(self.root / (state.value if ended else "active"))
         if state is RunState.FAILED:
-            return [name.removesuffix(".json") for name in _names(self.root / "failed")]
-        return [name for name in _names(self.root / "active") if self.state(name) is state]
+            names = [name.removesuffix(".json") for name in names]
+        run_ids = [name for name in names if _RUN_ID.fullmatch(name)]
+        return run_ids if ended else [name for name in run_ids if self.state(name) is state]
 
     def quarantined(self) -> list[str]:
         """Return the names of the records in quarantine."""

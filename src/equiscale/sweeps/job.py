@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from equiscale.core.spec import Split
 from equiscale.data.dataset import StirDataset, load_dataset
 from equiscale.metrics.inference import device_of, evaluating
 from equiscale.models import create_model
-from equiscale.models.checkpoint import save_model
+from equiscale.models.checkpoint import pack_model
 from equiscale.runs.errors import RunsError
 from equiscale.runs.key import RunKey
 from equiscale.runs.lease import LEASE_SECONDS, Lease, LeaseLostError
@@ -215,12 +214,6 @@ def check_model(key: RunKey, dataset: StirDataset) -> None:
         )
 
 
-def pack_weights(model: nn.Module, dataset: StirDataset) -> bytes:
-    """Return the bytes of a model file, which `equiscale.load_model` reads."""
-    with tempfile.TemporaryDirectory() as directory:
-        return save_model(model, Path(directory) / "model", dataset.class_names).read_bytes()
-
-
 @lru_cache(maxsize=1)
 def _load_dataset(source: str) -> StirDataset:
     return load_dataset(source)
@@ -241,7 +234,7 @@ def _evaluate(
         measurements=collect_measurements(trainer.model, dataset, key),
         timings={**epochs, "test_seconds": test_seconds},
         environment=describe_environment(device_of(trainer.model)),
-        weights=pack_weights(trainer.model, dataset) if settings.keep_weights else None,
+        weights=pack_model(trainer.model, dataset.class_names) if settings.keep_weights else None,
     )
 
 
