@@ -123,6 +123,8 @@ def _compute_or_fail(
     except (LeaseLostError, InterruptedRunError, RunsError):
         raise
     except (Exception, SystemExit) as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # as `__set_name__` does in Python 3.11
+            raise KeyboardInterrupt from error
         if watcher.should_stop():  # the error is a consequence of stopping
             raise InterruptedRunError("stopped") from error
         store.fail(_describe(key, error), lease)
