@@ -68,8 +68,9 @@ def test_old_or_foreign_notes_of_a_worker_do_no_harm(run: Run, tmp_path: Path) -
         note.write_text(odd)
         assert RunningRun.load(KEY, store) == RunningRun(KEY)
     note.write_text('{"epoch": "\\u001b[2J"}')  # clears a terminal
+    (lease.directory / "key.json").write_text("{")
     done = run("status", "--runs", tmp_path)
-    assert f"running: {KEY} ({KEY.run_id}), epoch �[2J/?" in done.out
+    assert f"running: unreadable ({KEY.run_id}), epoch �[2J/?" in done.out
 
 
 @pytest.fixture

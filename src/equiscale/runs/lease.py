@@ -193,8 +193,12 @@ def _create(path: Path, text: str) -> None:
 
 def _create_in_two_steps(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(text.encode())
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+    except BaseException:
+        path.unlink()  # or it would count as alive until its time is over
+        raise
 
 
 def _replace(path: Path, text: str) -> None:

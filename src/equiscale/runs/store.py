@@ -137,11 +137,11 @@ class RunStore:
             lease = try_lease(directory, self.lease_seconds)
             if lease is None:
                 return None
-            # The state above is old by now: the run may have ended between look and lease.
-            if self.directory(key.run_id).is_dir() or self._failed(key.run_id).exists():
-                _remove(directory)
-                return None
             try:
+                # The state above is old by now: the run may have ended between look and lease.
+                if self.directory(key.run_id).is_dir() or self._failed(key.run_id).exists():
+                    _remove(directory)
+                    return None
                 if not (directory / _KEY_FILE).exists():
                     write_json(directory / _KEY_FILE, key.to_json())
             except BaseException:
