@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.cli.conftest import PYTHONPATH
+from tests.cli.conftest import PYTHONPATH, Run
 
 from equiscale.cli.progress import LogDisplay, describe_end, tabulate_runs
 from equiscale.core.protocol import TrainingProtocol
@@ -56,17 +56,21 @@ def test_a_run_has_a_line_with_its_epochs_accuracy_and_end() -> None:
     assert "0.001" in render(early, with_rates=True)[1]
 
 
-def test_old_or_foreign_notes_of_a_worker_do_no_harm(tmp_path: Path) -> None:
+def test_old_or_foreign_notes_of_a_worker_do_no_harm(run: Run, tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     lease = store.lease(KEY)
     assert lease is not None
     note = lease.directory / PROGRESS_FILE
     note.write_text('{"epoch": 4, "max_epochs": 20, "valid_accuracy": 0.5, "epoch_seconds": 2.0}')
-    run = RunningRun.load(KEY, store)
-    assert (run.epoch, run.last_epoch, describe_end(run)) == (4, 20, "–")
+    known = RunningRun.load(KEY, store)
+    assert (known.epoch, known.last_epoch, describe_end(known)) == (4, 20, "–")
     for odd in ("{", '{"epoch": "4", "valid_accuracy": null, "epoch_seconds": []}'):
         note.write_text(odd)
         assert RunningRun.load(KEY, store) == RunningRun(KEY)
+    note.write_text('{"epoch": "\\u001b[2J"}')  # clears a terminal
+    (lease.directory / "key.json").write_text("{")
+    done = run("status", "--runs", tmp_path)
+    assert f"running: unreadable ({KEY.run_id}), epoch �[2J/?" in done.out
 
 
 @pytest.fixture

@@ -27,12 +27,13 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_only_this_machine_is_answered(port: int) -> None:
     """Another host's name that leads here is a page elsewhere that wants to read ours."""
     answers = {}
-    for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"evil.example:{port}", "evil.example"):
+    ours, others = ("127.0.0.1", "localhost"), ("evil.example", "127.0.0.1.evil.example", "[::1]")
+    for host in (*ours, *others, *(f"{name}:{port}" for name in (*ours, *others))):
         client = http.client.HTTPConnection("127.0.0.1", port)
         client.request("GET", "/version", headers={"Host": host})
         answers[host] = client.getresponse().status
         client.close()
-    assert list(answers.values()) == [200, 200, 403, 403]
+    assert list(answers.values()) == [200, 200, 403, 403, 403] * 2
 
 
 def test_clients_that_stop_halfway_do_no_harm(

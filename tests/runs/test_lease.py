@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -7,10 +8,19 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from equiscale.runs.lease import LeaseLostError, is_alive, read_owner, read_progress, try_lease
+from equiscale.runs.lease import (
+    LeaseLostError,
+    Owner,
+    _create_in_two_steps,
+    is_alive,
+    read_owner,
+    read_progress,
+    try_lease,
+)
 
 HOLD = """
 import sys, time
@@ -99,6 +109,27 @@ def test_a_silent_lease_of_another_machine_ends_and_its_owner_is_told(tmp_path: 
     assert try_lease(tmp_path, lease_seconds=60) is not None
     with pytest.raises(LeaseLostError, match="taken over"):
         sleeper.check()
+
+
+@pytest.mark.parametrize("pid", ["\0", 10**400, ["x"]])
+def test_an_impossible_process_is_dead(tmp_path: Path, pid: object) -> None:
+    owner = {**vars(Owner.current()), "pid": pid}
+    (tmp_path / "lease-1").write_text(json.dumps(owner))
+    assert not is_alive(tmp_path)
+
+
+def test_without_hard_links_a_lease_that_cannot_be_written_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdopen", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+        with pytest.raises(OSError, match="No space left"):
+            _create_in_two_steps(tmp_path / "lease-1", "")
+    assert not is_alive(tmp_path)
+    lease = try_lease(tmp_path)
+    assert lease is not None
+    assert lease.number == 1
 
 
 def test_an_incomplete_lease_counts_until_its_lease_ends(tmp_path: Path) -> None:

@@ -153,12 +153,22 @@ def test_a_record_that_another_process_quarantines_meanwhile_is_passed_over(tmp_
     assert [record.key.run_id for record in records] == [ids[2]]
 
 
-def test_files_that_a_file_manager_left_in_a_record_are_ignored(tmp_path: Path) -> None:
+def test_files_that_a_file_manager_left_are_ignored(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     run_id = publish(store, make_record())
     (store.directory(run_id) / ".thumbnails").mkdir()
     (store.directory(run_id) / ".DS_Store").touch()
     assert store.load(run_id).key.run_id == run_id
+    (tmp_path / "failed").mkdir()
+    for name in ("active/desktop.ini", "active/" + "0" * 16, "failed/README", "done/README"):
+        (tmp_path / name).touch()
+    found = {state: store.run_ids(state) for state in RunState}
+    assert found == {
+        RunState.DONE: [run_id],
+        RunState.RUNNING: [],
+        RunState.FAILED: [],
+        RunState.MISSING: ["0" * 16],
+    }
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 10**5 + "]" * 10**5, "3", "{}"])

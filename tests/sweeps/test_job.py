@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from equiscale.runs.record import Measurement, RunRecord
 from equiscale.runs.store import RunState, RunStore
 from equiscale.sweeps import launch_ray
 from equiscale.sweeps.job import JobSettings, Watcher, build_run_model, load_run_dataset, run_job
-from equiscale.training.loop import InterruptedRunError
+from equiscale.training.loop import InterruptedRunError, Trainer
 
 MakeSettings = Callable[..., JobSettings]
 
@@ -103,6 +104,19 @@ def test_a_closed_pipe_of_the_display_is_not_a_failure_of_the_run(
     with pytest.raises(InterruptedRunError, match="could not be shown"):
         run_job(make_key(), store, settings, Watcher(on_epoch=fail))
     assert store.state(make_key().run_id) is RunState.MISSING
+
+
+def test_ctrl_c_is_not_a_failure_of_the_run_even_if_python_makes_it_an_error(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: Python 3.11 does so while the body of a class is executed, as in an import."""
+    error = RuntimeError("Error calling __set_name__")
+    error.__cause__ = KeyboardInterrupt()
+    monkeypatch.setattr(Trainer, "train", Mock(side_effect=error))
+    settings = make_settings()
+    with pytest.raises(KeyboardInterrupt):
+        run_job(make_key(), settings.store, settings)
+    assert settings.store.state(make_key().run_id) is RunState.MISSING
 
 
 def test_measurements_land_in_the_record(

@@ -88,6 +88,23 @@ def test_a_store_that_cannot_be_written_stops_the_sweep(
         LocalLauncher(workers=1, threads=1).run([make_key()], make_settings(), lambda: None)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="has no /dev/full")
+def test_a_full_disk_may_leave_no_room_for_the_words_of_a_worker(
+    make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    command = [sys.executable, "-m", "equiscale.sweeps.worker"]
+    with Path("/dev/full").open("wb") as full:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=full)
+    worker = launch_local._Worker(process, io.BytesIO())
+    assert process.stdin is not None
+    process.stdin.write(encode_work([make_key()], make_settings()))
+    process.stdin.flush()
+    process.wait()
+    with pytest.raises(RunsError, match=r"a worker cannot write to .*runs'"):
+        LocalLauncher()._bury(worker, [], make_settings().store)
+
+
 def test_deaths_outside_a_run_count_only_while_no_run_ends(
     make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

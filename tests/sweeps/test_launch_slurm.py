@@ -128,10 +128,15 @@ def test_more_tasks_than_an_array_may_have_are_several_arrays(
 
 
 @pytest.mark.needs("submitit")
-def test_pickles_are_for_the_owner_only(commands: Path) -> None:
+def test_a_refusal_of_sbatch_is_passed_on_and_pickles_are_for_their_user_only(
+    commands: Path,
+) -> None:
+    put("sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1", commands)
     settings = JobSettings(str(commands / "runs"))
-    launch_slurm.SlurmLauncher()._executor(settings)
-    assert (commands / "runs" / "slurm").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(launch_slurm.SlurmError, match=r"submit the runs: .*invalid partition"):
+        launch_slurm.SlurmLauncher(partition="x").run([make_key()], settings, lambda: None)
+    (folder,) = (commands / "runs").glob(f"slurm-{os.getuid()}")
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.usefixtures("commands")

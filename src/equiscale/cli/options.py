@@ -210,7 +210,8 @@ def check_ending(out: Path | None, *endings: str) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """Print a text as it is: no markup, no colours, lines not broken."""
+    """Print a text as it is: no markup, no colours, lines not broken, no codes for the terminal."""
+    text = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
     console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 

@@ -61,9 +61,9 @@ def _count_runs(store: RunStore) -> Table:
 def _notes(store: RunStore) -> Iterator[str]:
     """Yield a line for each run that is running, failed or quarantined."""
     for run_id in store.run_ids(RunState.RUNNING):
-        progress = store.progress(run_id)
+        key, progress = store.key(run_id) or "unreadable", store.progress(run_id)
         epoch = f"epoch {progress.get('epoch', '?')}/{progress.get('max_epochs', '?')}"
-        yield f"running: {store.key(run_id)} ({run_id}), {epoch}, {store.owner(run_id)}"
+        yield f"running: {key} ({run_id}), {epoch}, {store.owner(run_id)}"
     for run_id in store.run_ids(RunState.FAILED):
         try:
             failure = store.failure(run_id)

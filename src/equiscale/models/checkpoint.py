@@ -54,6 +54,14 @@ def save_model(
         path: The file, usually `*.safetensors`.
         class_names: Name of each logit; by default those the model already has.
     """
+    data = pack_model(model, class_names)
+    with atomic_write(Path(path)) as file:
+        file.write(data)
+    return Path(path)
+
+
+def pack_model(model: nn.Module, class_names: Sequence[str] | None = None) -> bytes:
+    """Return the bytes of the file that `save_model` writes."""
     plain = _unwrapped(model)
     spec = getattr(plain, "spec", None)
     if not isinstance(spec, ModelSpec):
@@ -68,9 +76,7 @@ def save_model(
     }
     checkpoint = Checkpoint(spec, _checked_names(names, spec), _derived_norms(plain), weights)
     _check_finite(weights, "the model")
-    with atomic_write(Path(path)) as file:
-        file.write(save(dict(weights), _to_metadata(checkpoint)))
-    return Path(path)
+    return save(weights, _to_metadata(checkpoint))
 
 
 def load_model(

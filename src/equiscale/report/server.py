@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         # Another name for this address is a page elsewhere that wants to read ours.
-        host = self.headers.get("Host", "").rpartition(":")[0]
+        host = self.headers.get("Host", "").partition(":")[0]  # without a port, 80 is meant
         if host not in ("127.0.0.1", "localhost"):
             self.send_error(403, "wrong host")
             return

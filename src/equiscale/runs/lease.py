@@ -133,7 +133,7 @@ def latest_lease(directory: Path) -> int | None:
     """Return the highest number of a lease in a working directory."""
     try:
         paths = list(directory.iterdir())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     numbers = [int(match[1]) for path in paths if (match := _LEASE.fullmatch(path.name))]
     return max(numbers, default=None)
@@ -193,8 +193,12 @@ def _create(path: Path, text: str) -> None:
 
 def _create_in_two_steps(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(text.encode())
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+    except BaseException:
+        path.unlink()  # or it would count as alive until its time is over
+        raise
 
 
 def _replace(path: Path, text: str) -> None:
@@ -248,5 +252,5 @@ def _process_start_elsewhere(pid: int) -> str | None:
 def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
-    except OSError:
+    except (OSError, ValueError):  # no such path, or none that there could be
         return None

@@ -113,11 +113,12 @@ class RunStore:
 
     def run_ids(self, state: RunState) -> list[str]:
         """Return the runs in a state, sorted; the missing ones are those that were interrupted."""
-        if state is RunState.DONE:
-            return [name for name in _names(self.root / "done") if _RUN_ID.fullmatch(name)]
+        ended = state in (RunState.DONE, RunState.FAILED)
+        names = _names(self.root / (state.value if ended else "active"))
         if state is RunState.FAILED:
-            return [name.removesuffix(".json") for name in _names(self.root / "failed")]
-        return [name for name in _names(self.root / "active") if self.state(name) is state]
+            names = [name.removesuffix(".json") for name in names]
+        run_ids = [name for name in names if _RUN_ID.fullmatch(name)]
+        return run_ids if ended else [name for name in run_ids if self.state(name) is state]
 
     def quarantined(self) -> list[str]:
         """Return the names of the records in quarantine."""
@@ -136,11 +137,11 @@ class RunStore:
             lease = try_lease(directory, self.lease_seconds)
             if lease is None:
                 return None
-            # The state above is old by now: the run may have ended between look and lease.
-            if self.directory(key.run_id).is_dir() or self._failed(key.run_id).exists():
-                _remove(directory)
-                return None
             try:
+                # The state above is old by now: the run may have ended between look and lease.
+                if self.directory(key.run_id).is_dir() or self._failed(key.run_id).exists():
+                    _remove(directory)
+                    return None
                 if not (directory / _KEY_FILE).exists():
                     write_json(directory / _KEY_FILE, key.to_json())
             except BaseException:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from equiscale.core.spec import Split
 from equiscale.data.dataset import StirDataset, load_dataset
 from equiscale.metrics.inference import device_of, evaluating
 from equiscale.models import create_model
-from equiscale.models.checkpoint import save_model
+from equiscale.models.checkpoint import pack_model
 from equiscale.runs.errors import RunsError
 from equiscale.runs.key import RunKey
 from equiscale.runs.lease import LEASE_SECONDS, Lease, LeaseLostError
@@ -124,6 +123,8 @@ def _compute_or_fail(
     except (LeaseLostError, InterruptedRunError, RunsError):
         raise
     except (Exception, SystemExit) as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # as `__set_name__` does in Python 3.11
+            raise KeyboardInterrupt from error
         if watcher.should_stop():  # the error is a consequence of stopping
             raise InterruptedRunError("stopped") from error
         store.fail(_describe(key, error), lease)
@@ -215,12 +216,6 @@ def check_model(key: RunKey, dataset: StirDataset) -> None:
         )
 
 
-def pack_weights(model: nn.Module, dataset: StirDataset) -> bytes:
-    """Return the bytes of a model file, which `equiscale.load_model` reads."""
-    with tempfile.TemporaryDirectory() as directory:
-        return save_model(model, Path(directory) / "model", dataset.class_names).read_bytes()
-
-
 @lru_cache(maxsize=1)
 def _load_dataset(source: str) -> StirDataset:
     return load_dataset(source)
@@ -241,7 +236,7 @@ def _evaluate(
         measurements=collect_measurements(trainer.model, dataset, key),
         timings={**epochs, "test_seconds": test_seconds},
         environment=describe_environment(device_of(trainer.model)),
-        weights=pack_weights(trainer.model, dataset) if settings.keep_weights else None,
+        weights=pack_model(trainer.model, dataset.class_names) if settings.keep_weights else None,
     )
 
 

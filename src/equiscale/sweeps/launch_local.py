@@ -125,7 +125,8 @@ class LocalLauncher:
         code, words = worker.process.returncode, worker.last_words()
         worker.close()
         if code == EXIT_STORE:
-            raise RunsError(words.splitlines()[-1])
+            unknown = f"a worker cannot write to {str(store.root)!r}: is there space left?"
+            raise RunsError((words or unknown).splitlines()[-1])
         if code == EXIT_INTERRUPTED:
             return
         busy = [key for key in keys if _is_owned_by(worker.process.pid, key, store)]

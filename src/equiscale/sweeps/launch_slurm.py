@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -102,8 +103,8 @@ class SlurmLauncher:
     process is stopped, the array goes on without it. More tasks than an array may have are
     submitted as several arrays, one after the other.
 
-    submitit keeps pickles and logs in `slurm/` of the runs directory, readable and writable for the
-    owner only: whoever can write there can run code as the owner.
+    submitit keeps pickles and logs in `slurm-UID/` of the runs directory, readable and writable for
+    that user only: whoever can write there can run code as that user.
     """
 
     threads: int = 1  # CPUs of each run
@@ -148,8 +149,15 @@ class SlurmLauncher:
         ]
         size = max_array_size()
         for first in range(0, len(packs), size):
-            jobs = self._executor(settings).submit_array(packs[first : first + size])
-            _wait_for(jobs[0].job_id.partition("_")[0], tick)
+            _wait_for(self._submit(packs[first : first + size], settings), tick)
+
+    def _submit(self, packs: Sequence[Pack], settings: JobSettings) -> str:
+        """Submit an array, and return its number."""
+        try:
+            jobs = self._executor(settings).submit_array(packs)
+        except (OSError, RuntimeError) as error:  # submitit's own are of the second kind
+            raise SlurmError(f"cannot submit the runs: {error}") from error
+        return str(jobs[0].job_id).partition("_")[0]
 
     def _pack(self, keys: Sequence[RunKey], settings: JobSettings) -> list[list[int]]:
         timings = MeasuredRuns(settings.store).timings()
@@ -159,7 +167,7 @@ class SlurmLauncher:
     def _executor(self, settings: JobSettings) -> Any:  # noqa: ANN401 - submitit is not typed here
         import submitit
 
-        folder = settings.store.root / "slurm"
+        folder = settings.store.root / f"slurm-{os.getuid()}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         executor = submitit.SlurmExecutor(folder=folder / "%A", max_num_timeout=_MAX_TIMEOUTS)
         executor.update_parameters(

@@ -6,6 +6,7 @@ worker outlives the one who started it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ from equiscale.training.loop import InterruptedRunError
 EXIT_INTERRUPTED = 130
 GRACE_SECONDS = 5.0
 EXIT_STORE = 3
-"""The runs directory cannot be written; the last line of the output says why."""
+"""The runs directory cannot be written; the last line of the output, if any, says why."""
 
 
 def work(
@@ -78,7 +79,8 @@ def main() -> int:
     except InterruptedRunError:
         return EXIT_INTERRUPTED
     except RunsError as error:
-        sys.stderr.write(f"{error}\n")
+        with contextlib.suppress(OSError):  # standard error may be a file on the same full disk
+            os.write(sys.stderr.fileno(), f"{error}\n".encode())
         return EXIT_STORE
     return 0
 
