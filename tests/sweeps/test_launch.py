@@ -185,6 +185,19 @@ def test_a_worker_ends_with_its_parent_and_its_run_can_be_resumed(
     assert checkpoint.exists()
 
 
+def test_a_sweep_says_that_a_damaged_checkpoint_restarts_a_run(
+    make_settings: MakeSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, settings = make_key(), make_settings()
+    store = RunStore(settings.runs)
+    directory = store.working_directory(key.run_id)
+    directory.mkdir(parents=True)
+    (directory / CHECKPOINT_FILE).write_bytes(bytes(100))
+    LocalLauncher(workers=1, threads=1).run([key], settings, lambda: None)
+    assert store.state(key.run_id) is RunState.DONE
+    assert "restarting the run" in caplog.text
+
+
 def test_divergence_counts_as_zero_in_the_choice_of_the_rate_and_other_failures_block(
     grid: Sweep, make_settings: MakeSettings
 ) -> None:

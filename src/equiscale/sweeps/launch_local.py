@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -27,6 +28,8 @@ from equiscale.sweeps.worker import EXIT_INTERRUPTED, EXIT_STORE, encode_work
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 * 2**30)}
 """Makes glibc keep the memory of freed tensors for the next ones. By default it goes back to the
 system, and every batch pays for the same pages again."""
+
+_log = logging.getLogger("equiscale")
 
 PYTHON: str = vars(sys)["_base_executable"] if os.name == "nt" else sys.executable
 """An environment's python.exe on Windows only starts this one, which would have another pid."""
@@ -91,6 +94,8 @@ class LocalLauncher:
                     if worker.process.poll():
                         self._bury(worker, keys, settings.store)
                         workers[index] = self._start(work, index, count)
+            for words in filter(None, (worker.last_words() for worker in workers)):
+                _log.warning("%s", words)  # such as: the run was restarted
 
     def _start(self, work: bytes, index: int, count: int) -> _Worker:
         output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
