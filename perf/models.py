@@ -1,6 +1,6 @@
 """Time, memory and operations of every registered model, as ratios to `standard`.
 
-    python perf/models.py --rounds 10
+    python perf/models.py --threads 2
 
 On one thread, as the workers of a sweep run them, or on `--threads`; see `timing.py`
 for how it is timed.
@@ -83,7 +83,7 @@ def main() -> None:
     """Measure, print and write to `perf/figures/models.json`, or `models_threads.json`."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="*", default=list_models())
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--channels", type=int, default=1)
