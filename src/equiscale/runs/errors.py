@@ -21,8 +21,9 @@ class RunsError(EquiscaleError):
     @classmethod
     def from_os_error(cls, path: Path, error: OSError) -> RunsError:
         """Say which directory failed, why, and that finished records are intact."""
+        reason = "it is a file" if path.is_file() else error.strerror or error
         return cls(
-            f"cannot use the runs directory {str(path)!r}: {error.strerror or error}. "
+            f"cannot use the runs directory {str(path)!r}: {reason}. "
             "Finished records are intact; make it writable or free some space and start again"
         )
 
