@@ -110,7 +110,7 @@ def test_sweep_from_a_file(run: Run) -> None:
         ((*TRAIN, "--option", "pause"), "must be written name=value"),
         ((*TRAIN, "--track", "wandb"), "unknown tracker 'wandb'"),
         ((*TRAIN, "--runs", "/proc/runs"), "cannot use the runs directory '/proc/runs'"),
-        ((*TRAIN, "--runs", "/proc/version"), "'/proc/version': it is a file"),
+        ((*TRAIN, "--runs", __file__), "it is a file"),
         (("bench", TRAIN[2], "--out", "/proc/page.html"), "cannot write /proc/page.html"),
         ((*SWEEP, "--seeds", "some"), "--seeds must be numbers"),
         ((*SWEEP, "--lr", "0.1", "--select-lr"), "either give learning rates or have them"),

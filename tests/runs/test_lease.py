@@ -122,10 +122,9 @@ def test_without_hard_links_a_lease_that_cannot_be_written_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fdopen", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
-        with pytest.raises(OSError, match="No space left"):
-            _create_in_two_steps(tmp_path / "lease-1", "")
+    text = Mock(encode=Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+    with pytest.raises(OSError, match="No space left"):
+        _create_in_two_steps(tmp_path / "lease-1", text)
     assert not is_alive(tmp_path)
     lease = try_lease(tmp_path)
     assert lease is not None

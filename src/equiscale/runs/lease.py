@@ -192,12 +192,13 @@ def _create(path: Path, text: str) -> None:
 
 
 def _create_in_two_steps(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with path.open("xb") as file:
             file.write(text.encode())
+    except FileExistsError:
+        raise
     except BaseException:
-        path.unlink()  # or it would count as alive until its time is over
+        path.unlink(missing_ok=True)  # or it would count as alive until its time is over
         raise
 
 
@@ -245,7 +246,7 @@ def _process_start_elsewhere(pid: int) -> str | None:
         process = psutil.Process(pid)
         is_zombie = process.status() == psutil.STATUS_ZOMBIE
         return None if is_zombie else str(process.create_time())
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, TypeError, ValueError, OverflowError):  # none, or no number
         return None
 
 
