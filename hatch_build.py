@@ -1,4 +1,4 @@
-"""Compiles the library of the scaled convolution when the package is built or installed."""
+"""Builds: compiles the library of the scaled convolution and adds the addresses of the project."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 NATIVE = Path("src", "equiscale", "layers", "scaled", "native")
 
@@ -34,3 +35,25 @@ class NativeLibrary(BuildHookInterface):  # type: ignore[type-arg]
         platform = script["PLATFORM"].replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"
         build_data["pure_python"] = False
+
+
+class ProjectAddresses(MetadataHookInterface):
+    """Names the repository that a release is built in, which only its workflow knows.
+
+    GitHub sets `GITHUB_SERVER_URL` and `GITHUB_REPOSITORY`, so a fork's builds name the fork.
+    """
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add `urls`: the paper and, in a workflow, the pages of the repository."""
+        metadata["urls"] = {"Paper": "https://arxiv.org/abs/2211.10288"}
+        repository = os.environ.get("GITHUB_REPOSITORY")
+        if not repository:
+            return
+        home = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{repository}"
+        owner, name = repository.split("/")
+        metadata["urls"] |= {
+            "Repository": home,
+            "Issues": f"{home}/issues",
+            "Changelog": f"{home}/blob/main/CHANGELOG.md",
+            "Documentation": f"https://{owner}.github.io/{name}/",
+        }

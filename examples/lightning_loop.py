@@ -21,11 +21,6 @@ network = equiscale.load_model("standard/emoji/mid2rest")  # or any classifier
 
 # %%
 class Robust(lightning.LightningModule):
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.model = equiscale.scale_channels(network)
-        self.metric = equiscale.metrics.AccuracyByBucket(edges=(33, 49))
-
     def training_step(self, batch: list[Tensor]) -> Tensor:
         return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
 
@@ -41,7 +36,10 @@ class Robust(lightning.LightningModule):
 
 
 # %%
+robust = Robust()
+robust.model = equiscale.scale_channels(network)
+robust.metric = equiscale.metrics.AccuracyByBucket(edges=(33, 49))
 best = ModelCheckpoint(".", monitor="accuracy_33_to_49", mode="max")
 trainer = lightning.Trainer(max_epochs=2, callbacks=[best], logger=False)
-trainer.fit(Robust(network), train_set, valid_set)
+trainer.fit(robust, train_set, valid_set)
 print({name: round(float(value), 3) for name, value in trainer.callback_metrics.items()})

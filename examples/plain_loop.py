@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Scale channels in a plain PyTorch loop
 #
-# Wrap a network that knows objects of 33 to 48 pixels, train it on, and watch the accuracy on
-# smaller and larger objects, with a progress bar and a checkpoint after each epoch.
+# Wrap a network that knows objects of 33 to 48 pixels, train it on, with a progress bar and a
+# checkpoint after each epoch, and measure the accuracy on smaller and larger objects.
 
 # %%
 import torch
@@ -16,22 +16,21 @@ dataset = equiscale.load_dataset("emoji")
 train_set = DataLoader(dataset.select("train", range(33, 49, 3)), batch_size=32, shuffle=True)
 valid_set = DataLoader(dataset.select("valid", range(20, 65, 8)), batch_size=128)
 network = equiscale.load_model("standard/emoji/mid2rest")  # or any classifier
-model = equiscale.scale_channels(network)
+model = equiscale.scale_channels(network).train()
 metric = equiscale.metrics.AccuracyByBucket(edges=(33, 49))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 
 # %% [markdown]
-# The loop. The metric takes predictions or logits, labels and object sizes, from any dataset.
+# Train. The metric takes predictions or logits, labels and object sizes, from any dataset.
 
 # %%
 for epoch in range(2):
     for images, labels, *_ in tqdm(train_set, desc=f"epoch {epoch}"):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model.train()(images), labels).backward()
+        nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
-    for images, labels, object_sizes, _ in valid_set:
-        with torch.no_grad():
-            metric.update(model.eval()(images), labels, object_sizes)
-    print({name: round(float(value), 3) for name, value in metric.compute().items()})
-    metric.reset()
+        optimizer.zero_grad()
     torch.save(model.state_dict(), "last.pt")
+with torch.no_grad():
+    for images, labels, object_sizes, _ in valid_set:
+        metric.update(model.eval()(images), labels, object_sizes)
+print(metric.compute())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -147,6 +148,15 @@ def test_workflows_call_make_targets() -> None:
             if program != "git":  # the checkout's owner
                 assert program == "make", f"{workflow.name}: {command}"
                 assert {word for word in words if "=" not in word} <= targets, command
+
+
+def test_a_release_names_the_repository_that_built_it() -> None:
+    environment = {**os.environ, "GITHUB_REPOSITORY": "someone/fork"}
+    command = [sys.executable, "-m", "hatchling", "metadata", "urls"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    urls = json.loads(done.stdout)
+    assert urls["Repository"] == "https://github.com/someone/fork"
+    assert urls["Paper"].startswith("https://arxiv.org/")
 
 
 def test_portable_runs_what_the_questions_say() -> None:
