@@ -23,7 +23,8 @@ def test_train_shows_progress_and_ends_in_a_record(run: Run) -> None:
     command = (
         *TRAIN,
         *options.split(),
-        *["--optimizer", "sgd", "--reshuffle", "--augmentation", "shift"],
+        *["--optimizer", "sgd", "--reshuffle", "--augmentation", "shift", "--ema", "0.9"],
+        "--break-ties",
     )
     code, out, err = run(*command)
     assert code == 0, err
@@ -34,7 +35,8 @@ def test_train_shows_progress_and_ends_in_a_record(run: Run) -> None:
     key = json.loads((directory / "record.json").read_text())["science"]["key"]
     assert (key["seed"], key["learning_rate"], key["model_options"]) == (3, 0.01, {"pause": 0.0001})
     assert key["protocol"] == "paper-1"
-    changes = {"batch_size": 64, "max_epochs": 2, "patience": 3, "reshuffle": True}
+    changes = {"batch_size": 64, "max_epochs": 2, "patience": 3, "reshuffle": True, "ema": 0.9}
+    changes["break_ties"] = True
     assert key["protocol_changes"] == {"augmentation": "shift", "optimizer": "sgd", **changes}
     assert not (directory / "weights.safetensors").exists()
     again = run(*command)

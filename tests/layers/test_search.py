@@ -29,7 +29,7 @@ STAMPS = "/usr/share/tuxpaint/stamps"
 class Spots(nn.Module):
     """Class 0 is background; class c is an object of colour c that fills a third of the view."""
 
-    num_features = 3
+    num_features: int | None = 3
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,6 +49,12 @@ class Spots(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
+
+
+class Unnamed(Spots):
+    """The same without timm's attribute."""
+
+    num_features = None
 
 
 class Whole(nn.Module):
@@ -73,7 +79,9 @@ def passes(network: Any) -> int:
     return sum(len(views) for views in getattr(network, "spots", network).seen)
 
 
-@pytest.mark.parametrize(("network", "budget", "size"), [(Spots, 4, 16), (Whole, 8, 24)])
+@pytest.mark.parametrize(
+    ("network", "budget", "size"), [(Spots, 4, 16), (Unnamed, 4, 16), (Whole, 8, 24)]
+)
 def test_small_objects_are_found_wherever_they_are(
     network: Callable[[], nn.Module], budget: int, size: int
 ) -> None:

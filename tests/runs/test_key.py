@@ -80,6 +80,7 @@ def test_impossible_keys(change: dict[str, object], message: str) -> None:
         ({"optimizer": "adm"}, "unknown optimizer 'adm'; did you mean 'adam'"),
         ({"augmentation": "scale"}, "unknown augmentation 'scale'"),
         ({"reshuffle": 1}, "reshuffle must be true or false"),
+        ({"ema": 1.0}, "ema must be a number of at least 0 and below 1, got 1.0"),
         ({"version": "paper-9"}, "unknown training protocol 'paper-9'"),
     ],
 )

@@ -23,6 +23,8 @@ def make_trainer(model: nn.Module, optimizer: str = "adam") -> Trainer:
         reshuffle=True,
         augmentation="shift",
         optimizer=optimizer,  # type: ignore[arg-type]
+        ema=0.9 if optimizer == "adamw" else 0,
+        break_ties=optimizer == "adamw",
     )
     return Trainer(copy.deepcopy(model), protocol, 1e-2, seed=3)
 

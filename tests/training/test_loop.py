@@ -16,7 +16,7 @@ from equiscale.training.loop import (
     LabelledImages,
     Trainer,
     copy_weights,
-    measure_accuracy,
+    validate,
 )
 
 Blobs = tuple[LabelledImages, LabelledImages]
@@ -58,7 +58,7 @@ def test_stops_after_patience_and_returns_the_first_best_weights(
     assert len(accuracy) == first_best + 1 + 4 < 50
     expected = snapshots[first_best]
     assert all(torch.equal(best[name], expected[name]) for name in expected)
-    assert measure_accuracy(model, blobs[1]) == max(accuracy)
+    assert validate(model, blobs[1])[0] == max(accuracy)
 
 
 def test_same_seed_same_run_whatever_the_global_generator(model: nn.Module, blobs: Blobs) -> None:
@@ -93,6 +93,33 @@ def test_every_difference_from_the_protocol_has_an_effect(model: nn.Module, blob
         trainer.train(*blobs)
         losses.add(trainer.history.train_loss)
     assert len(losses) == len(changes)
+
+
+def test_the_average_of_the_weights_is_kept(model: nn.Module, blobs: Blobs) -> None:
+    """Against the average written out, over the steps of one epoch."""
+    trainer = Trainer(model, TrainingProtocol(max_epochs=1, ema=0.9), 1e-2, seed=1)
+    parameter = next(model.parameters())
+    steps: list[torch.Tensor] = []
+    trainer.optimizer.register_step_post_hook(lambda *_: steps.append(parameter.detach().clone()))
+    best = trainer.train(*blobs)
+    expected = steps[0]
+    for step, weights in enumerate(steps[1:], start=1):
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * weights
+    name = next(iter(dict(model.named_parameters())))
+    torch.testing.assert_close(best[name], expected)
+    assert not torch.equal(best[name], steps[-1])
+
+
+def test_ties_are_broken_by_the_loss(model: nn.Module, blobs: Blobs) -> None:
+    protocol = TrainingProtocol(max_epochs=12, patience=12, break_ties=True)
+    trainer = Trainer(model, protocol, 1e-2, seed=1)
+    trainer.train(*blobs)
+    accuracy, loss = trainer.history.valid_accuracy, trainer.history.valid_loss
+    assert accuracy.count(max(accuracy)) > 1
+    best = min((-a, l, epoch) for epoch, (a, l) in enumerate(zip(accuracy, loss, strict=True), 1))
+    assert trainer.history.best_epoch == best[2] > accuracy.index(max(accuracy)) + 1
+    assert validate(model, blobs[1]) == pytest.approx((-best[0], best[1]))
 
 
 def test_divergence_is_an_error(model: nn.Module, blobs: Blobs) -> None:

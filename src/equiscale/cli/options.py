@@ -76,6 +76,12 @@ class TrainingOptions:
     augmentation: Annotated[
         str | None, training_option("none, rescale, rescale_object, shift. (default: none)")
     ] = None
+    ema: Annotated[
+        float | None, training_option("Decay of an average of the weights, such as 0.99.")
+    ] = None
+    break_ties: Annotated[
+        bool, training_option("Equal validation accuracies: prefer the lower loss.", "--break-ties")
+    ] = False
 
     @property
     def changes(self) -> dict[str, Any]:

@@ -32,6 +32,10 @@ class TrainingProtocol:
         augmentation: `none`; `rescale` resizes every image by a random factor in [1/2, 2];
             `rescale_object` gives every object a random size of the dataset and a random place;
             `shift` moves the image by up to 8 pixels.
+        ema: Decay of an exponential moving average of the weights. If it is not 0, the average is
+            what is validated, kept and tested.
+        break_ties: Of epochs with equal validation accuracy, the one with the lower validation
+            loss is better; in the paper's protocol, the first one.
         version: The protocol whose values the defaults are.
 
     Examples:
@@ -47,6 +51,8 @@ class TrainingProtocol:
     optimizer: Optimizer = "adam"
     reshuffle: bool = False
     augmentation: Augmentation = "none"
+    ema: float = 0.0
+    break_ties: bool = False
     version: str = PROTOCOL_VERSION
 
     def __post_init__(self) -> None:
@@ -54,8 +60,11 @@ class TrainingProtocol:
             check_positive(**{name: getattr(self, name)})
         check_name("optimizer", self.optimizer, get_args(Optimizer))
         check_name("augmentation", self.augmentation, get_args(Augmentation))
-        if not isinstance(self.reshuffle, bool):
-            raise OptionError(f"reshuffle must be true or false, got {self.reshuffle!r}")
+        for name in ("reshuffle", "break_ties"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if not isinstance(self.ema, (int, float)) or not 0 <= self.ema < 1:
+            raise OptionError(f"ema must be a number of at least 0 and below 1, got {self.ema!r}")
         if self.version != PROTOCOL_VERSION:
             raise OptionError(
                 f"unknown training protocol {self.version!r}; this version of equiscale has "

@@ -117,8 +117,9 @@ class ObjectSearch(Wrapper):
         self.pooling = "mean" if self.functions else _find_pooling(self.backbone)
 
     def extra_repr(self) -> str:
-        """Show the budget."""
-        return f"budget={self.budget}, lead={self.lead}, sure={self.sure}, size={self.size}"
+        """Show the options, and how windows of the feature map are pooled, if they are."""
+        options = f"budget={self.budget}, lead={self.lead}, sure={self.sure}, size={self.size}"
+        return f"{options}, window_pooling={self.pooling}"
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, K]`, log-probabilities."""
@@ -283,7 +284,7 @@ def _find_pooling(network: Any) -> str | None:  # noqa: ANN401 - timm's methods
     try:
         with torch.no_grad():
             generator = torch.Generator().manual_seed(0)
-            maps = torch.rand(1, network.num_features, 4, 4, generator=generator)
+            maps = torch.rand(1, _channels(network), 4, 4, generator=generator)
             maps = maps.to(next(network.parameters(), maps))
             whole = network.forward_head(maps)
             answers = {name: network.forward_head(pool(maps, 4)) for name, pool in POOLS.items()}
@@ -293,6 +294,12 @@ def _find_pooling(network: Any) -> str | None:  # noqa: ANN401 - timm's methods
         network.train(was_training)
     same = (n for n, logits in answers.items() if torch.allclose(logits, whole, 0.01, 1e-3))
     return next(same, None)
+
+
+def _channels(network: Any) -> int:  # noqa: ANN401 - timm's attribute
+    """Return the channels of a network's feature map, from timm's attribute or the classifier."""
+    linear = [m.in_features for m in network.modules() if isinstance(m, nn.Linear)]
+    return int(getattr(network, "num_features", 0) or linear[-1])
 
 
 def _windows(maps: Tensor, pool: Callable[..., Tensor]) -> Tensor:

@@ -44,29 +44,43 @@ class History:
     Args:
         train_loss: Mean cross-entropy over the training set, as the epoch went.
         valid_accuracy: Accuracy on the validation set after the epoch, in [0, 1].
+        valid_loss: Mean cross-entropy over the validation set, if it breaks ties.
     """
 
     train_loss: tuple[float, ...] = ()
     valid_accuracy: tuple[float, ...] = ()
+    valid_loss: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.train_loss)
 
     @property
     def best_epoch(self) -> int:
-        """The first epoch with the highest validation accuracy, or 0 before the first epoch."""
+        """The first epoch with the highest validation accuracy, or 0 before the first epoch.
+
+        If there are validation losses, the lowest of them decides between equal accuracies.
+        """
         if not self.valid_accuracy:
             return 0
-        return int(np.argmax(self.valid_accuracy)) + 1
+        best = np.asarray(self.valid_accuracy) == max(self.valid_accuracy)
+        if self.valid_loss:
+            return int(np.argmin(np.where(best, self.valid_loss, np.inf))) + 1
+        return int(np.argmax(best)) + 1
 
     @property
     def best_valid_accuracy(self) -> float:
         """The highest validation accuracy, or 0 before the first epoch."""
         return max(self.valid_accuracy, default=0.0)
 
-    def extended(self, train_loss: float, valid_accuracy: float) -> History:
+    def extended(
+        self, train_loss: float, valid_accuracy: float, valid_loss: float | None = None
+    ) -> History:
         """Return the history with one more epoch."""
-        return History((*self.train_loss, train_loss), (*self.valid_accuracy, valid_accuracy))
+        return History(
+            (*self.train_loss, train_loss),
+            (*self.valid_accuracy, valid_accuracy),
+            self.valid_loss if valid_loss is None else (*self.valid_loss, valid_loss),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +188,7 @@ class RunRecord:
         return {
             "key": self.key.to_json(),
             "history": {
-                "train_loss": list(self.history.train_loss),
-                "valid_accuracy": list(self.history.valid_accuracy),
+                name: list(values) for name, values in vars(self.history).items() if values
             },
             "best_epoch": self.history.best_epoch,
             "valid_accuracy": self.valid_accuracy,
@@ -278,8 +291,9 @@ def _check_record(record: RunRecord) -> None:
     if not 1 <= found.object_sizes.min() <= found.object_sizes.max() <= LARGEST_SIZE:
         raise ValueError("predictions at impossible object sizes")
     record.key.scenario.train_sizes(found.sizes)  # raises if the sizes are not those of a scenario
-    epochs = (record.history.train_loss, record.history.valid_accuracy)
-    if len(epochs[0]) != len(epochs[1]) or not _are_numbers([*epochs[0], *epochs[1]]):
+    losses, accuracies, valid_losses = vars(record.history).values()
+    aligned = len(losses) == len(accuracies) and len(valid_losses) in (0, len(losses))
+    if not aligned or not _are_numbers([*losses, *accuracies, *valid_losses]):
         raise ValueError("a history that is not one loss and accuracy per epoch")
     parts = [part for m in record.measurements.values() for part in (m.values, m.timings)]
     if not all(isinstance(part, dict) for part in (record.timings, record.environment, *parts)):

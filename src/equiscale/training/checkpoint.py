@@ -91,6 +91,10 @@ def load_checkpoint(trainer: Trainer, path: Path) -> None:
     moments = _optimizer_state(_part(values, "optimizer."))
     for found in (weights, best):
         _check_weights(found, trainer.model)
+    if trainer.average is not None:
+        average = _part(values, "average.")
+        _check_weights(average, trainer.average)
+        trainer.average.load_state_dict(average)
     device = next(trainer.model.parameters()).device
     trainer.model.load_state_dict(weights)
     groups = trainer.optimizer.state_dict()["param_groups"]
@@ -110,6 +114,8 @@ def _flatten(trainer: Trainer) -> dict[str, Any]:
     """Return everything a checkpoint holds under flat names."""
     values: dict[str, Any] = {f"model.{k}": v for k, v in trainer.model.state_dict().items()}
     values |= {f"best.{name}": tensor for name, tensor in trainer.best_weights.items()}
+    if trainer.average is not None:
+        values |= {f"average.{k}": v for k, v in trainer.average.state_dict().items()}
     for index, state in trainer.optimizer.state_dict()["state"].items():
         values |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
     return values

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from equiscale.core.errors import EquiscaleError
 from equiscale.core.protocol import TrainingProtocol
 from equiscale.core.seeding import derive_seed
 from equiscale.core.spec import Scenario, Split
 from equiscale.data.dataset import StirDataset, to_float
-from equiscale.metrics.inference import BATCH_SIZE, predict
+from equiscale.metrics.inference import BATCH_SIZE, evaluating
 from equiscale.runs.record import History
 from equiscale.training.augmentation import SIZE_RANGE, augment
 
@@ -127,6 +128,7 @@ class Trainer:
         self.protocol = protocol
         self.seed = seed
         self.optimizer = _create_optimizer(model, protocol, learning_rate)
+        self.average = _create_average(model, protocol.ema)
         self.best_weights: Weights = {}
         self.history = History()
         self.timings = EpochTimings()
@@ -137,6 +139,11 @@ class Trainer:
         return Progress(
             self.history, self.timings, self.protocol.max_epochs, self.protocol.patience
         )
+
+    @property
+    def validated(self) -> nn.Module:
+        """What is validated and kept: the model, or the average of its weights."""
+        return self.model if self.average is None else self.average.module
 
     @property
     def is_finished(self) -> bool:
@@ -173,10 +180,11 @@ class Trainer:
         started = time.perf_counter()
         loss = self._train_epoch(train_set, should_stop)
         trained = time.perf_counter()
-        accuracy = measure_accuracy(self.model, valid_set)
-        if not self.history or accuracy > self.history.best_valid_accuracy:
-            self.best_weights = copy_weights(self.model)
-        self.history = self.history.extended(loss, accuracy)
+        accuracy, valid_loss = validate(self.validated, valid_set)
+        tie_breaker = valid_loss if self.protocol.break_ties else None
+        self.history = self.history.extended(loss, accuracy, tie_breaker)
+        if self.history.best_epoch == len(self.history):
+            self.best_weights = copy_weights(self.validated)
         ended = time.perf_counter()
         self.timings = EpochTimings(
             (*self.timings.train_seconds, trained - started),
@@ -208,6 +216,8 @@ class Trainer:
         loss = F.cross_entropy(self.model(images), labels)
         loss.backward()
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
         return loss.detach()
 
     def _seed_epoch(self, epoch: int) -> torch.Generator:
@@ -227,10 +237,13 @@ class Trainer:
             )
 
 
-def measure_accuracy(model: nn.Module, part: LabelledImages) -> float:
-    """Return the accuracy of a model on labelled images."""
-    hits = predict(model, (batch.images for batch in part.batches(BATCH_SIZE))) == part.labels
-    return int(hits.sum()) / len(part.labels)
+@torch.inference_mode()
+def validate(model: nn.Module, part: LabelledImages) -> tuple[float, float]:
+    """Return the accuracy and the mean cross-entropy of a model on labelled images."""
+    with evaluating(model):
+        logits = torch.cat([model(batch.images) for batch in part.batches(BATCH_SIZE)])
+    hits = int((logits.argmax(dim=1) == part.labels).sum())
+    return hits / len(part.labels), F.cross_entropy(logits, part.labels).item()
 
 
 def seed_weights(seed: int) -> None:
@@ -253,6 +266,20 @@ def _create_optimizer(
         return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
     optimizers = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     return optimizers[protocol.optimizer](model.parameters(), lr=learning_rate)
+
+
+def _create_average(model: nn.Module, decay: float) -> AveragedModel | None:
+    """Return a running average of a model's weights and buffers."""
+    if not decay:
+        return None
+
+    def update(average: Tensor, new: Tensor, steps: Tensor | int) -> Tensor:
+        if not average.is_floating_point():
+            return new
+        step = int(steps)  # the first weights are soon forgotten
+        return torch.lerp(average, new, 1 - min(decay, (1 + step) / (10 + step)))
+
+    return AveragedModel(model, avg_fn=update, use_buffers=True)
 
 
 def _permutation(seed: int, length: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
