@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,8 +12,8 @@ import numpy as np
 import polars as pl
 import pytest
 from filelock import FileLock
+from tests.processes import ROOT, run_python
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 STAMPS = "/usr/share/tuxpaint/stamps"
 PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("study/*.md"))]
@@ -74,15 +71,7 @@ def test_code_of_a_page_runs(page: Path, tmp_path: Path, few_emoji: Path) -> Non
         (tmp_path / name).write_text(content, encoding="utf-8")
     if "RunStore" in code_of(page):  # reads runs, but makes none
         shutil.copytree(ROOT / "study" / "runs", tmp_path / "runs")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
-        "EQUISCALE_DATA": str(few_emoji),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "page.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python("page.py", cwd=tmp_path, EQUISCALE_DATA=str(few_emoji))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

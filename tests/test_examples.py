@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.processes import ROOT, run_python
 
-ROOT = Path(__file__).parents[1]
 PRINTS = {
     "convert_resnet": "SConv2d(1, 8, kernel_size=(7, 7), stride=(1, 1), padding=(3, 3),",
     "kernel_selection": "ring: kernels",
@@ -33,10 +30,6 @@ def test_every_example_is_run() -> None:
     ],
 )
 def test_example_runs(name: str, tmp_path: Path) -> None:
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     warnings = [] if name in NEEDS else ["-W", "error"]  # other libraries have their own
-    command = [sys.executable, *warnings, str(ROOT / "examples" / f"{name}.py")]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert PRINTS[name] in done.stdout
+    printed = run_python(*warnings, ROOT / "examples" / f"{name}.py", cwd=tmp_path)
+    assert PRINTS[name] in printed

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from tests.processes import ROOT, run_python
 
-ROOT = Path(__file__).parents[1]
+import equiscale
+
 SOURCE = ROOT / "src"
 
 MODULES = {
@@ -48,12 +46,6 @@ ROOMS = {
 }
 
 
-def run(code: str, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *options, "-c", code]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
-
-
 def hide_all_but(*extras: str) -> str:
     kept = set().union(*(MODULES[extra] for extra in extras))
     return HIDING.format(hidden=sorted(set().union(*MODULES.values()) - kept))
@@ -71,8 +63,7 @@ def hide_all_but(*extras: str) -> str:
     ],
 )
 def test_an_extra_stands_alone(extra: str) -> None:
-    done = run(hide_all_but(extra) + ROOMS[extra])
-    assert done.returncode == 0, done.stderr
+    run_python("-c", hide_all_but(extra) + ROOMS[extra])
 
 
 @pytest.mark.parametrize("extra", MODULES)
@@ -84,8 +75,7 @@ def test_a_missing_extra_says_how_to_get_it(extra: str) -> None:
         + "".join(f"    {line}\n" for line in ROOMS[extra].splitlines())
         + "except MissingExtraError as error:\n    print(error)\n"
     )
-    done = run(code)
-    assert f"pip install 'equiscale[{extra}]'" in done.stdout, done.stderr
+    assert f"pip install 'equiscale[{extra}]'" in run_python("-c", code)
 
 
 def test_without_extras_everything_else_imports() -> None:
@@ -93,8 +83,7 @@ def test_without_extras_everything_else_imports() -> None:
         "import equiscale.cli, equiscale.sweeps.request, equiscale.metrics\n"
         "import equiscale.models, equiscale.build.folder, equiscale.runs.table, equiscale.probing\n"
     )
-    done = run(code)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", code)
 
 
 def test_import_is_light() -> None:
@@ -103,7 +92,7 @@ def test_import_is_light() -> None:
         "heavy = {'torch', 'numpy', 'scipy', 'polars', 'matplotlib', 'rich', 'typer'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
-    assert run(code).stdout.strip() == "[]"
+    assert run_python("-c", code).strip() == "[]"
 
 
 def test_help_does_not_load_torch() -> None:
@@ -113,20 +102,16 @@ def test_help_does_not_load_torch() -> None:
         "try:\n    equiscale.cli.main()\nexcept SystemExit:\n    pass\n"
         "print('torch' in sys.modules)\n"
     )
-    assert run(code).stdout.splitlines()[-1] == "False"
+    assert run_python("-c", code).splitlines()[-1] == "False"
 
 
 def test_the_module_is_the_command_and_completes(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_module = (
-        "import runpy, sys; sys.argv = {}; runpy.run_module('equiscale', run_name='__main__')"
-    )
-    done = run(run_module.format(["equiscale", "--version"]))
-    assert done.stdout.strip() == __import__("equiscale").__version__
+    assert run_python("-m", "equiscale", "--version").strip() == equiscale.__version__
     monkeypatch.setenv("_EQUISCALE_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "equiscale sw")
     monkeypatch.setenv("COMP_CWORD", "1")
-    done = run("import sys; sys.argv = ['equiscale']; from equiscale.cli import main; main()")
-    assert done.stdout.split() == ["sweep"], done.stderr
+    code = "import sys; sys.argv = ['equiscale']; from equiscale.cli import main; main()"
+    assert run_python("-c", code).split() == ["sweep"]
 
 
 @pytest.mark.parametrize(
@@ -151,16 +136,7 @@ def test_workflows_call_make_targets() -> None:
 
 
 def test_a_release_names_the_repository_that_built_it() -> None:
-    environment = {**os.environ, "GITHUB_REPOSITORY": "someone/fork"}
-    command = [sys.executable, "-m", "hatchling", "metadata", "urls"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    urls = json.loads(done.stdout)
+    found = run_python("-m", "hatchling", "metadata", "urls", GITHUB_REPOSITORY="someone/fork")
+    urls = json.loads(found)
     assert urls["Repository"] == "https://github.com/someone/fork"
     assert urls["Paper"].startswith("https://arxiv.org/")
-
-
-def test_portable_runs_what_the_questions_say() -> None:
-    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nportable:")[2]
-    recipe = recipe.partition("\n\n")[0]
-    for room in ("build", "cli", "core", "data", "runs", "sweeps", "training"):
-        assert f"tests/{room}" in recipe, room

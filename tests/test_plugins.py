@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.processes import ROOT, run_python
 
 from equiscale.runs.store import RunStore
-
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src"
 
 FILES = {
     "pyproject.toml": """
@@ -69,21 +65,15 @@ FILES |= {f"theirs/{name}.py": block for name, block in zip(NAMES, BLOCKS, stric
 
 
 @pytest.mark.slow
-def test_one_file_of_each_kind_in_another_package(tmp_path: Path) -> None:
+def test_one_file_of_each_kind_in_another_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project, site, runs = (tmp_path / name for name in ("project", "site", "runs"))
     for name, text in FILES.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(text)
-    paths = f"{SOURCE}{os.pathsep}{site}"
-    environment = {**os.environ, "PYTHONPATH": paths, "EQUISCALE_DATA": str(tmp_path / "data")}
-
-    def run(*arguments: str | Path) -> str:
-        command = [sys.executable, "-m", *map(str, arguments)]
-        done = subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    run = partial(run_python, "-m", cwd=tmp_path, EQUISCALE_DATA=str(tmp_path / "data"))
 
     flags = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index")
     run("pip", "install", *flags, "--target", site, project)

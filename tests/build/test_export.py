@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.processes import run_python
 
 from equiscale.build.export import describe, export_parquet
 from equiscale.core.errors import StorageError
@@ -92,10 +91,7 @@ def test_the_same_dataset_gives_the_same_bytes_and_nothing_is_replaced_unasked(
 @pytest.mark.slow
 @pytest.mark.needs("huggingface_hub", "posix", "pyarrow")
 def test_an_export_that_is_killed_leaves_nothing_half_written(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.build.crash_export", str(tmp_path)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    dataset, model = (int(line.split()[1]) for line in done.stdout.splitlines())
+    printed = run_python("-m", "tests.build.crash_export", tmp_path)
+    dataset, model = (int(line.split()[1]) for line in printed.splitlines())
     assert dataset > 10
     assert model > 6

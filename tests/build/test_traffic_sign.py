@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
-import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -15,7 +13,6 @@ from tests.build.conftest import assert_filled
 
 from equiscale.build import photos
 from equiscale.build.choosing import deal_largest
-from equiscale.build.photos import BadPictureError
 from equiscale.build.traffic_sign import build_traffic_sign
 from equiscale.core.errors import SourceError, TooFewInstancesError
 from equiscale.data.schema import StirArrays
@@ -111,21 +108,6 @@ def test_sign_across_the_border_of_a_panorama_is_left_out(source: Path, signs: S
 def test_too_few_signs_are_counted(source: Path) -> None:
     with pytest.raises(TooFewInstancesError, match=r"regulatory--stop--g1: 6, warning.*: 6, exp"):
         build_traffic_sign(source, num_instances=3)
-
-
-def test_damaged_photo_is_named_or_skipped(source: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = source / "train.0.zip"  # the photo with the largest signs
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    members["images/photo0.jpg"] = members["images/photo0.jpg"][:700]
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    with pytest.raises(BadPictureError, match=r"train\.0\.zip:images/photo0\.jpg: found a damaged"):
-        build_traffic_sign(source, num_instances=1, workers=2)
-    with caplog.at_level(logging.WARNING):
-        assert build_traffic_sign(source, num_instances=1, skip_bad=True).num_classes == 2
-    assert re.search(r"skipped 1 damaged: .*photo0\.jpg", caplog.text)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,6 +75,9 @@ def test_sweep_dry_run_run_and_run_again(run: Run) -> None:
     code, out, err = run(*SWEEP, "--seeds", "2", "--workers", "1", "--threads", "1")
     assert code == 0, err
     assert "2 runs: 2 done, 0 running, 0 failed, 0 missing" in out
+    assert "\x1b" not in err, "a log, not a terminal"
+    done = re.findall(r"^done: .*seed (\d): test accuracy \d+\.\d%, 2 epochs, ", err, re.MULTILINE)
+    assert sorted(done) == ["1", "2"]
     stamps = {path: path.stat().st_mtime_ns for path in Path("runs/done").glob("*/*")}
     assert run(*SWEEP, "--seeds", "2", "--workers", "1", "--threads", "1")[0] == 0
     assert {path: path.stat().st_mtime_ns for path in Path("runs/done").glob("*/*")} == stamps

@@ -65,12 +65,6 @@ def test_a_scenario_must_divide_the_sizes(name: str, sizes: tuple[int, ...]) -> 
         Scenario(name).train_sizes(sizes)
 
 
-def test_splits_are_named() -> None:
-    assert Scenario.MID_TO_REST.sizes("test") == Scenario.MID_TO_REST.test_sizes()
-    with pytest.raises(OptionError, match="did you mean 'test'"):
-        Scenario.MID_TO_REST.sizes("tests")
-
-
 def test_layouts_are_checked() -> None:
     assert Layout.of(224, [28, 224, 56]).sizes == (224, 56, 28)
     assert Layout(112, (224, 28)).canvas == 112  # a larger object is shown in part

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.processes import run_python
 from torch.utils.data import DataLoader
 
 import equiscale
@@ -91,4 +90,4 @@ def test_schema_and_catalog_do_not_load_torch() -> None:
         "import sys, equiscale.data.schema, equiscale.data.catalog, equiscale.data.download;"
         "sys.exit('torch' in sys.modules or 'PIL' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    run_python("-c", code)

@@ -190,7 +190,7 @@ def test_sanitizers_find_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     if library := load_library():  # the instructions of this processor alone: three are slow
         used = library.instructions
         monkeypatch.setitem(build.__globals__, "INSTRUCTIONS", {used: INSTRUCTIONS[used]})
-    flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g -O1"
+    flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g -O0"
     sanitized = build(tmp_path, flags)
     runtime = subprocess.run(
         ["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True

@@ -196,24 +196,6 @@ def test_infinite_gradients_on_the_frame_count_as_nothing(method: Any) -> None:
 
 
 @pytest.mark.usefixtures("each_way")
-@pytest.mark.parametrize("method", METHODS)
-def test_global_pooling_is_the_global_maximum_of_pixel_and_slice_pooling(method: Any) -> None:
-    paddings: tuple[Any, ...] = ("valid", "same")
-    pools: tuple[Any, ...] = ("global", "pixel", "slice")
-    for size, padding in itertools.product(SIZES[1:3], paddings):
-        x, weight, bias = make_case(size)
-        results = []
-        for pool in pools:
-            y = scaled_conv2d(x, weight, bias, pool=pool, padding=padding, method=method)
-            y = y if pool == "global" else y.flatten(2).max(dim=2).values
-            grad = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).view(y.shape)
-            inputs = [x, weight] if bias is None else [x, weight, bias]
-            results.append((y, *torch.autograd.grad(y, inputs, grad)))
-        for other in results[1:]:
-            torch.testing.assert_close(results[0], other, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.usefixtures("each_way")
 def test_ties_go_to_the_first_index() -> None:
     x, weight = torch.zeros(1, 1, 9, 9), torch.randn(1, 1, 3, 3)
     for method, pool in itertools.product(METHODS, POOL_MODES):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.processes import ROOT, run_python
 
 from equiscale import (
     create_model,
@@ -21,7 +20,6 @@ from equiscale import (
 from equiscale.core.errors import OptionError, UnknownNameError
 from equiscale.models import Classifier
 
-ROOT = Path(__file__).parents[2]
 IMAGES = torch.rand(2, 1, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
@@ -158,6 +156,4 @@ def test_torch_hub_loads_from_a_clone(tmp_path: Path) -> None:
         f"model = torch.hub.load({str(ROOT)!r}, 'pixel_pool', source='local', pretrained=True)\n"
         "print(model(torch.zeros(1, 1, 64, 64)).shape[1])\n"
     )
-    command = [sys.executable, "-W", "error", "-c", script]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.stdout == "36\n", result.stderr
+    assert run_python("-W", "error", "-c", script, cwd=tmp_path) == "36\n"

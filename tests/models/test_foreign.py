@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
+from tests.processes import run_python
 from torch import nn
 
 from equiscale.core.errors import OptionError, UnknownNameError
@@ -66,11 +63,9 @@ def test_a_local_class_is_known_here_under_its_name() -> None:
 
 
 def test_same_name_in_every_process() -> None:
-    command = [sys.executable, "-c", SCRIPT.format(width=4, operation="*", comment="")]
-    source = str(Path(__file__).parents[2] / "src")
-    environment = {**os.environ, "PYTHONPATH": source, "PYTHONHASHSEED": "1"}
-    result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    assert result.stdout.strip() == f"Net@{fingerprint(define(script()))}"
+    code = SCRIPT.format(width=4, operation="*", comment="")
+    printed = run_python("-c", code, PYTHONHASHSEED="1")
+    assert printed.strip() == f"Net@{fingerprint(define(script()))}"
 
 
 def test_only_a_changed_model_gets_a_new_name() -> None:

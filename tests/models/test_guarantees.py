@@ -89,6 +89,7 @@ def test_trained_networks_recognise_unseen_sizes(name: str) -> None:
     """argmax f(S_a x) = argmax f(x), as often as the card says; rarely for a plain network."""
     model, emoji = load_model(f"{name}/emoji/mid2rest"), load_dataset("emoji")
     recorded = weights_card(f"{name}/emoji/mid2rest").accuracy_per_size
+    assert model.class_names == emoji.class_names
     for index, size in enumerate((24, 60)):
         part = emoji.select(Split.TEST, [size])
         with torch.no_grad():

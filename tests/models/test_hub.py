@@ -5,9 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.processes import run_python
 
 from equiscale import create_model, load_model
 from equiscale.core.errors import InputFileError, OptionError
@@ -183,11 +181,11 @@ print(url)
 @pytest.mark.slow
 @pytest.mark.needs("huggingface_hub")
 def test_round_trip_through_a_hub(hub: str, tmp_path: Path) -> None:
-    surroundings = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", ROUND_TRIP],
-        env={**os.environ, "HF_HUB_DISABLE_TELEMETRY": "1", **surroundings},
-        capture_output=True,
-        text=True,
+    printed = run_python(
+        *("-c", ROUND_TRIP),
+        HF_ENDPOINT=hub,
+        HF_HOME=str(tmp_path),
+        HF_HUB_DISABLE_XET="1",
+        HF_HUB_DISABLE_TELEMETRY="1",
     )
-    assert done.stdout.strip() == f"{hub}/me/net/commit/1", done.stderr
+    assert printed.strip() == f"{hub}/me/net/commit/1"

@@ -1,8 +1,8 @@
 """Compiled, exported, in half precision, distributed: the same model, over the whole registry.
 
-Two models are in the fast suite, all of them in the slow one. Tolerances are absolute, for logits
-of order 0.1: 1e-5 for compiled and exported models, 1e-4 for ONNX, 2e-2 for bfloat16, which keeps
-eight bits.
+Two models are in the fast suite, those with other layers in the slow one. Tolerances are absolute,
+for logits of order 0.1: 1e-5 for compiled and exported models, 1e-4 for ONNX, 2e-2 for bfloat16,
+which keeps eight bits.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ PROCESSES = 2
 PATIENCE = 200
 MODELS = [name for name in list_models() if name not in VARIANTS]
 FAST = ("pixel_pool", "scale_channels")
+ALIKE = ("standard", "disco", "slice_pool", "energy_pool")
+"""Their layers are those of ensemble, hermite and pixel_pool; test_sconv2d compiles every pool."""
 
 
 def build(name: str, method: str = "direct") -> tuple[Classifier, Tensor]:
@@ -57,7 +59,11 @@ def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 @pytest.fixture(
-    params=[name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+    params=[
+        name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+        for name in MODELS
+        if name not in ALIKE
+    ]
 )
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)

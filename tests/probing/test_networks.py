@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.processes import run_python
 from torch import Tensor, nn
 
 from equiscale.core.errors import InputFileError, OptionError, UnknownNameError
@@ -226,10 +226,8 @@ except LookupError as error:
 @pytest.mark.slow
 @pytest.mark.needs("timm")
 def test_a_network_of_timm_brings_its_preprocessing() -> None:
-    command = [sys.executable, "-c", TIMM]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    lines = done.stdout.splitlines()
-    assert lines[0] == "236 1000", done.stderr  # crop_pct 0.95
+    lines = run_python("-c", TIMM).splitlines()
+    assert lines[0] == "236 1000"  # crop_pct 0.95
     assert "resnet18x" in lines[1]
 
 

@@ -103,14 +103,6 @@ def test_beyond_the_picture_its_edge_is_repeated_without_much_memory(gradient: P
     assert (full[8] != full[9]).any()
 
 
-def test_shrinking_is_antialiased(tmp_path: Path) -> None:
-    board = (np.indices((256, 256)).sum(0) % 2 * 255).astype(np.uint8)
-    Image.fromarray(board).save(tmp_path / "board.png")
-    for background in ("own", "edge", "plain", "blur"):
-        (image,) = show(read_pictures(tmp_path), background, (32, 64), places=1)[0]
-        assert np.abs(image.astype(int) - 127).max() <= 8, background
-
-
 def test_backgrounds_come_from_a_folder_and_stay_with_their_place(
     cutout: Pictures, tmp_path: Path
 ) -> None:

