@@ -11,8 +11,8 @@ EQUISCALE := $(BIN)/python -m equiscale
 # epochs a higher learning rate than the paper's gets further.
 # pixel_pool takes part where the layer is compiled; in PyTorch operations it would take longer.
 LIBRARY := src/equiscale/layers/scaled/native/libscaled_conv
-DEMO_MODELS ?= standard,scale_channels$$(ls $(LIBRARY).* >/dev/null 2>&1 && echo ,pixel_pool)
-DEMO_EPOCHS ?= 10
+DEMO_MODELS ?= standard,deep_channels$$(ls $(LIBRARY).* >/dev/null 2>&1 && echo ,pixel_pool)
+DEMO_EPOCHS ?= 20
 DEMO_RATE ?= 0.003
 
 MINUTES ?= 3
@@ -45,7 +45,7 @@ demo: $(READY) ## set up, train small networks on a small budget and write a pag
 	@echo "$(DEMO_EPOCHS) epochs are few; for the paper's protocol leave out --epochs and --lr. Next, try:"
 	@echo "  export PATH=\"$$(cd $(BIN) && pwd):\$$PATH\""
 	@echo "  equiscale compare --runs demo/runs                           # these runs beside the published ones"
-	@echo "  equiscale train --model scale_channels --epochs 20 --lr $(DEMO_RATE)   # one run, with its progress"
+	@echo "  equiscale train --model deep_channels --epochs 20 --lr $(DEMO_RATE)   # one run, with its progress"
 	@echo "  equiscale bench my_module:MyNet --scenarios mid2rest --seeds 1 --epochs $(DEMO_EPOCHS) --lr $(DEMO_RATE) --runs demo/runs"
 	@echo "                                                                  # your network, such as MyNet of the README in my_module.py"
 	@echo "  equiscale data build folder --help                              # a benchmark from your pictures"

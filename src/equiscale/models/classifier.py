@@ -59,7 +59,7 @@ class Classifier(nn.Module, ABC):
         self.minimum_size = minimum_size
         self.class_names: tuple[str, ...] | None = None
         self._num_features: int | None = None
-        self.global_pool = GlobalMaxPool()
+        self.global_pool: nn.Module = GlobalMaxPool()
 
     @abstractmethod
     def stages(self, x: Tensor) -> dict[str, Tensor]:
