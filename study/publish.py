@@ -33,15 +33,15 @@ from study.tables import BLOCKS
 RUNS = ROOT / "study" / "runs"
 PAGES = {
     "README.md": ("highlights",),
-    "docs/results.md": ("results", "published", "published-directions", "equivariance"),
+    "docs/results.md": ("results", "published", "published-directions"),
     "docs/models.md": ("models", "variants", "costs"),
-    "docs/scale-channels.md": ("transfer", "batch-norm"),
+    "docs/scale-channels.md": ("transfer", "photos", "batch-norm"),
     "study/scale_channels.md": ("channel-pooling", "ablations", "channel-sizes"),
     "docs/fast-layer.md": ("layer-cost",),
     "docs/running.md": ("whole-paper",),
     "study/details.md": (
-        *("others", "winners", "directions", "ends", "slice-selection", "pixel-selection"),
-        *("epochs", "layer-choices", "stopping", "channels-alone", "confusions"),
+        *("others", "winners", "directions", "ends", "equivariance", "slice-selection"),
+        *("pixel-selection", "epochs", "layer-choices", "stopping", "channels-alone", "confusions"),
     ),
 }
 """Tables of each page, in their order."""

@@ -196,6 +196,27 @@ def transfer(evidence: Evidence) -> str:
     return markdown_table([*headings, "`standard`", "best published mean"], rows)
 
 
+BANDS = ((17, 24), (25, 32), (33, 48), (49, 56), (57, 64))
+
+
+def photos(evidence: Evidence) -> str:
+    """Every cell on gtsrb: accuracy at unseen sizes and in bands of sizes."""
+    photos = evidence.study.where(dataset="gtsrb", options="")
+    names = ("scenario", "model", "protocol")
+    curves = photos.sizes.partition_by(*names, as_dict=True)
+    rows = []
+    for row in photos.cells.sort("scenario", "mean", descending=[False, True]).to_dicts():
+        changes = protocol_changes(row["protocol"])
+        model = f"`{row['model']}`" + (f", {changes}" if changes else "")
+        curve = curves[tuple(row[name] for name in names)]
+        size = pl.col("object_size")
+        bands = [curve.filter(size.is_between(*band))["mean"].mean() for band in BANDS]
+        shown = [percent(value) for value in (row["mean"], *bands)]
+        rows.append([row["scenario"], model, *shown])
+    ends = (f"{low}–{high} px" for low, high in BANDS)
+    return markdown_table(["scenario", "model", "unseen sizes", *ends], rows)
+
+
 SHOWN_SIZES = (17, 20, 24, 32, 48, 56, 64)
 NEAR = 0.02
 
@@ -494,7 +515,7 @@ def epochs(evidence: Evidence) -> str:
 
 
 _TABLES = (
-    *(models, variants, results, highlights, published, others, transfer, channel_sizes),
+    *(models, variants, results, highlights, published, others, transfer, photos, channel_sizes),
     *(batch_norm, ablations, stopping, channel_pooling, channels_alone, confusions, costs),
     *(layer_cost, layer_choices, epochs, whole_paper),
     *(claims.winners, claims.directions, claims.ends, claims.published_directions),
