@@ -1886,7 +1886,7 @@ EXPORTED int JOIN(NAME, _backward)(const Pass *p, size periods)
     const Cut c = l.cut;
     if (arena.used > p->scratch_bytes)
         return 1;
-    const size items = p->groups * c.strips * c.sample_blocks, per_group = c.output_blocks / p->groups;
+    const size strips = p->groups * c.strips, per_group = c.output_blocks / p->groups;
     const size length = p->functions * p->functions * p->channels;
     const size vectors = channel_vectors(p), images = p->groups * p->samples * vectors;
     for (size i = 0; i < periods; i++) {
@@ -1902,11 +1902,13 @@ EXPORTED int JOIN(NAME, _backward)(const Pass *p, size periods)
         Arena arena = {own, 0};
         Adjoint a = take_adjoint(p + periods - 1, c.block, &arena);
 #pragma omp for schedule(dynamic)
-        for (size item = 0; item < items; item++) {
-            const size strip = item / c.sample_blocks, first = strip % c.strips * c.strip;
+        for (size item = 0; item < strips * c.sample_blocks; item++) {
+            /* Threads at work at one time add to different strips: neighbouring lines of one would
+               wander between their caches. */
+            const size strip = item % strips, first = strip % c.strips * c.strip;
             for (size block = first; block < least(first + c.strip, per_group); block++) {
                 const size output_block = strip / c.strips * per_group + block;
-                const size index = output_block * c.sample_blocks + item % c.sample_blocks;
+                const size index = output_block * c.sample_blocks + item / strips;
                 start_item(&a.item, c, index);
                 a.weight_grad = l.weight_grads + index * length;
                 start_adjoint(&a);
