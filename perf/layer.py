@@ -16,7 +16,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timing import ROUNDS, measure_ratios, peak_memory, repeated, thread_counts, write_results
+from timing import (
+    ROUNDS,
+    keep_freed_memory,
+    measure_ratios,
+    peak_memory,
+    repeated,
+    thread_counts,
+    write_results,
+)
 from torch import Tensor, nn
 
 from equiscale import create_model
@@ -162,7 +170,7 @@ def resnet() -> list[Row]:
     plain = _resnet18()
     networks = {"plain": plain, "converted": convert(plain, num_scales=4)}
     steps = {name: _training_step(model, images, labels) for name, model in networks.items()}
-    found = measure_ratios(steps, "plain", rounds=5)
+    found = measure_ratios(steps, "plain")
     what = "training step of ResNet-18, 224×224"
     return [{"what": what, "model": name, "ratio": ratio} for name, ratio in found.items()]
 
@@ -321,6 +329,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
     parser.add_argument("--threads", type=int, nargs="*", default=thread_counts())
     arguments = parser.parse_args()
+    keep_freed_memory()
     torch.manual_seed(0)
     for name in arguments.parts or list(PARTS):
         rows = []

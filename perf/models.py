@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from timing import measure_ratios, repeated, write_results
+from timing import keep_freed_memory, measure_ratios, repeated, write_results
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
+    keep_freed_memory()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     images = torch.rand(arguments.batch, arguments.channels, arguments.size, arguments.size)

@@ -4,10 +4,14 @@ Each round runs every contender once, so that a slow moment hits all of them; a 
 over the rounds of the quotient within a round. On one thread, seconds are those of this thread,
 which other work on the machine does not lengthen unless it takes the caches. On several threads
 they are the clock's, so that the machine must be quiet.
+
+`keep_freed_memory` gives all contenders the memory of a sweep's worker: otherwise a large result
+costs page faults whenever glibc has given the last one back, which varies by a third.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -23,6 +27,15 @@ import torch
 from equiscale.layers.scaled.native import load_library
 
 ROUNDS = 11
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep what is freed, as the local launcher does for its workers (decision 0305)."""
+    if platform.libc_ver()[0] == "glibc":
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_MAX, 0)
+        library.mallopt(_TRIM_THRESHOLD, -1)  # never
 
 
 def time_interleaved(

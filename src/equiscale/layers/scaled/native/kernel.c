@@ -16,6 +16,9 @@
 
 #define LANES ((size)(BYTES / sizeof(REAL)))
 #define INLINE static inline __attribute__((always_inline))
+/* Bring what is needed next into the first or the second cache. Any address will do. */
+#define FETCH(at) __builtin_prefetch(at, 0, 3)
+#define FETCH_SECOND(at) __builtin_prefetch(at, 0, 2)
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 
@@ -31,7 +34,8 @@
 #define ACROSS 3
 #endif
 
-#define PARTS 8 /* of a product: four column frequencies (slots), real and imaginary */
+#define SLOTS 4 /* column frequencies that are processed at once */
+#define PARTS (2 * SLOTS) /* of a product: real and imaginary */
 
 typedef ptrdiff_t size;
 typedef REAL real;
@@ -300,7 +304,7 @@ typedef struct {
     size group, output, first, count, width; /* outputs from `output`, samples from `first` */
     size block;             /* samples between channels of the spectrum */
     lanes *weight;          /* [q, r, C] */
-    lanes *columns;         /* [r, R, C] */
+    lanes *columns;         /* [slot, r, R, C] */
     lanes *kernels;         /* [±, C, (k, k + l, k - l)] */
     lanes *products;        /* [sum or difference of -u and u, U, slot, R, n] */
     lanes *rows;            /* [h + 2, v, even or odd in y, slot, R, n] */
@@ -326,7 +330,7 @@ static Item take_item(const Pass *p, size block, Arena *arena)
     const int keeps = p->pool == PIXEL || p->pool == SLICE || p->pool == CHOSEN;
     Item item = {.p = p};
     item.weight = TAKE(arena, lanes, r * r * C);
-    item.columns = TAKE(arena, lanes, r * 2 * C);
+    item.columns = TAKE(arena, lanes, SLOTS * r * 2 * C);
     item.kernels = TAKE(arena, lanes, 6 * C);
     item.products = TAKE(arena, lanes, 2 * PARTS * U * block);
     item.rows = TAKE(arena, lanes, (h + 2) * row_size(p, block));
@@ -390,24 +394,43 @@ INLINE void sum_functions(size r, size E, const real *waves, const lanes *from, 
             call(p->functions, p->even);                                                                \
     } while (0)
 
-/* Along the columns, at one frequency: weight [q, r, length] -> columns [r, R, length]. */
-INLINE void columns_of(size r, size E, const real *waves, const lanes *weight, size length,
-                       lanes *columns)
+/* Column frequencies are processed in fours. */
+INLINE size frequency_of(size V, size v, size slot)
+{
+    const size frequencies[SLOTS] = {v, V - 1 - v, V / 2 - 1 - v, V / 2 + v};
+    return frequencies[slot];
+}
+
+/* Along the columns: weight [q, r, length] -> columns [slot, r, R, length]. The weight exceeds the
+   first cache, so that all four frequencies are made from one reading of it. */
+INLINE void columns_of(size r, size E, const real *const waves[SLOTS], const lanes *weight,
+                       size length, lanes *columns)
 {
     for (size row = 0; row < r; row++)
         for (size i = 0; i < length; i++) {
-            lanes even, odd, *to = columns + row * 2 * length + i;
-            sum_functions(r, E, waves, weight + row * length + i, r * length, &even, &odd);
-            to[0] = row < E ? even : odd;
-            to[length] = row < E ? odd : even;
+            lanes even[SLOTS], odd[SLOTS];
+            for (int slot = 0; slot < SLOTS; slot++)
+                even[slot] = odd[slot] = splat(0);
+            for (size q = 0; q < r; q++)
+                for (int slot = 0; slot < SLOTS; slot++)
+                    *(q < E ? even + slot : odd + slot) +=
+                        splat(waves[slot][q]) * weight[(q * r + row) * length + i];
+            for (int slot = 0; slot < SLOTS; slot++) {
+                lanes *to = columns + (slot * r + row) * 2 * length + i;
+                to[0] = row < E ? even[slot] : odd[slot];
+                to[length] = row < E ? odd[slot] : even[slot];
+            }
         }
 }
 
 static void make_columns(const Pass *p, size scale, size v, const lanes *weight, size length,
                          lanes *columns)
 {
-    const real *waves =
-        p->column_kernels + ((scale - p->begin) * p->column_frequencies + v) * p->functions;
+    const size V = p->column_frequencies;
+    const real *waves[SLOTS];
+    for (int slot = 0; slot < SLOTS; slot++)
+        waves[slot] =
+            p->column_kernels + ((scale - p->begin) * V + frequency_of(V, v, slot)) * p->functions;
 #define COLUMNS_OF(r, E) columns_of(r, E, waves, weight, length, columns)
     BY_FUNCTIONS(COLUMNS_OF);
 }
@@ -455,6 +478,7 @@ INLINE void accumulate(int signs, int count, size C, size N, const real *x, cons
         for (int sign = 0; sign < signs; sign++) {
             const lanes *kernel = kernels + (sign * C + c) * 3;
             const real *at = x + (sign * C + c) * N * 2;
+            FETCH(at + 4 * C * N); /* the next u */
             for (int n = 0; n < count; n++) {
                 const lanes a = splat(at[2 * n]), b = splat(at[2 * n + 1]);
                 as[sign][n] += a * kernel[1];
@@ -514,33 +538,38 @@ static void mix(Item *item, size v, size u, lanes *to)
 INLINE void mix_alone(size r, size E, const real *waves, const lanes *columns, size C, size N,
                       const real *x, lanes *to, size kind)
 {
-    lanes minus = splat(0), minus_imag = minus, plus = minus, plus_imag = minus;
+    lanes m[2], as[2], bd[2];
+    m[0] = as[0] = bd[0] = m[1] = as[1] = bd[1] = splat(0);
     for (size c = 0; c < C; c++) {
-        const real *at = x + c * N * 2, *opposite = at + C * N * 2;
         lanes even, odd, even_imag, odd_imag;
         sum_functions(r, E, waves, columns + c, 2 * C, &even, &odd);
         sum_functions(r, E, waves, columns + C + c, 2 * C, &even_imag, &odd_imag);
-        const lanes k = even - odd, l = even_imag - odd_imag;
-        const lanes k_plus = even + odd, l_plus = even_imag + odd_imag;
-        minus += splat(at[0]) * k + splat(at[1]) * l;
-        minus_imag += splat(at[1]) * k - splat(at[0]) * l;
-        plus += splat(opposite[0]) * k_plus + splat(opposite[1]) * l_plus;
-        plus_imag += splat(opposite[1]) * k_plus - splat(opposite[0]) * l_plus;
+        for (int sign = 0; sign < 2; sign++) {
+            const lanes k = sign ? even + odd : even - odd;
+            const lanes l = sign ? even_imag + odd_imag : even_imag - odd_imag;
+            const real *at = x + (sign * C + c) * N * 2;
+            as[sign] += splat(at[0]) * (k + l);
+            bd[sign] += splat(at[1]) * (k - l);
+            m[sign] += splat(at[0] + at[1]) * k;
+        }
     }
+    const lanes minus = m[0] - bd[0], plus = m[1] - bd[1];
+    const lanes minus_imag = m[0] - as[0], plus_imag = m[1] - as[1];
     to[0] = minus + plus;
     to[1] = minus_imag + plus_imag;
     to[kind] = minus - plus;
     to[kind + 1] = minus_imag - plus_imag;
 }
 
-static void make_products_alone(const Item *item, size scale, size v, lanes *to)
+static void make_products_alone(const Item *item, size scale, size v, const lanes *columns,
+                                lanes *to)
 {
     const Pass *p = item->p;
     const size U = p->row_frequencies, C = p->channels;
     const real *waves = p->row_kernels + (scale - p->begin) * U * p->functions;
 #define MIX_ALONE(r, E)                                                                                 \
     for (size u = 0; u < U; u++)                                                                        \
-    mix_alone(r, E, waves + u * (r), item->columns, C, item->block, spectrum_at(item, v, u),              \
+    mix_alone(r, E, waves + u * (r), columns, C, item->block, spectrum_at(item, v, u),                    \
               to + u * PARTS, U * PARTS)
     BY_FUNCTIONS(MIX_ALONE);
 }
@@ -707,13 +736,6 @@ static void join_rows(const Item *item, size scale, size v, size n, int adjoint)
     }
 }
 
-/* Column frequencies are processed in fours. */
-INLINE size frequency_of(size V, size v, size slot)
-{
-    const size frequencies[4] = {v, V - 1 - v, V / 2 - 1 - v, V / 2 + v};
-    return frequencies[slot];
-}
-
 /* Where V / 2 is odd, the last two slots of the last four are empty. */
 INLINE size slots_of(size V, size v) { return v == V / 2 - 1 - v ? 2 : 4; }
 
@@ -721,17 +743,18 @@ INLINE size slots_of(size V, size v) { return v == V / 2 - 1 - v ? 2 : 4; }
 static void make_rows(Item *item, size scale)
 {
     const Pass *p = item->p;
-    const size U = p->row_frequencies, V = p->column_frequencies, n = item->count;
+    const size U = p->row_frequencies, V = p->column_frequencies, C = p->channels, n = item->count;
     for (size v = 0; v < ceiling(V, 4); v++) {
         if (slots_of(V, v) < 4)
             memset(item->products, 0, 2 * PARTS * U * n * sizeof(lanes));
+        make_columns(p, scale, v, item->weight, C, item->columns);
         for (size slot = 0; slot < slots_of(V, v); slot++) {
             const size frequency = frequency_of(V, v, slot);
-            make_columns(p, scale, frequency, item->weight, p->channels, item->columns);
+            const lanes *columns = item->columns + slot * p->functions * 2 * C;
             if (n == 1)
-                make_products_alone(item, scale, frequency, item->products + slot * 2);
+                make_products_alone(item, scale, frequency, columns, item->products + slot * 2);
             for (size u = 0; u < U && n > 1; u++) {
-                make_kernels(p, scale, u, item->columns, p->channels, 1, item->kernels);
+                make_kernels(p, scale, u, columns, C, 1, item->kernels);
                 mix(item, frequency, u, item->products + (u * PARTS + slot * 2) * n);
             }
         }
@@ -773,15 +796,17 @@ INLINE void make_quadrants(const lanes sum[4], lanes pixels[4])
     pixels[3] = left + odd_left;
 }
 
-/* Step 5: a few pixels δx = 4l or 4l + 2 of one row. */
+/* Step 5: a few pixels δx = 4l or 4l + 2 of one row. The first few fetch the row visited next. */
 INLINE void synthesise(int count, Wave w, size l, size which, size samples, const lanes *panel,
-                       lanes pixels[][4])
+                       size ahead, lanes pixels[][4])
 {
     lanes sum[ACROSS][4];
     const size *parts = parts_of[which];
     for (int i = 0; i < count; i++)
         sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = splat(0);
-    for (size v = 0; v < w.depth; v++, panel += panel_size(samples))
+    for (size v = 0; v < w.depth; v++, panel += panel_size(samples)) {
+        for (int part = 0; part < 4 && l == 0; part++)
+            FETCH_SECOND(panel + parts[part] * samples + ahead);
         for (int i = 0; i < count; i++) {
             const lanes c = splat(w.cosine[(l + i) * w.step + v]);
             const lanes s = splat(w.sine[(l + i) * w.step + v]);
@@ -790,20 +815,25 @@ INLINE void synthesise(int count, Wave w, size l, size which, size samples, cons
             sum[i][2] += c * panel[parts[2] * samples];
             sum[i][3] += s * panel[parts[3] * samples];
         }
+    }
     for (int i = 0; i < count; i++)
         make_quadrants(sum[i], pixels[i]);
 }
 
 /* The same for pairs of pixels 4l + 1 and 4l - 1. */
 INLINE void synthesise_odd(int count, Wave w, size l, size samples, const lanes *panel,
-                           lanes pixels[][4])
+                           size ahead, lanes pixels[][4])
 {
     lanes cosines[ACROSS / 2][4], sines[ACROSS / 2][4];
     const size *of_cosine = parts_of[ODD_COSINES], *of_sine = parts_of[ODD_SINES];
     for (int i = 0; i < count; i++)
         for (int part = 0; part < 4; part++)
             cosines[i][part] = sines[i][part] = splat(0);
-    for (size v = 0; v < w.depth; v++, panel += panel_size(samples))
+    for (size v = 0; v < w.depth; v++, panel += panel_size(samples)) {
+        for (int part = 0; part < 4 && l == 0; part++) {
+            FETCH_SECOND(panel + of_cosine[part] * samples + ahead);
+            FETCH_SECOND(panel + of_sine[part] * samples + ahead);
+        }
         for (int i = 0; i < count; i++) {
             const lanes c = splat(w.cosine[(l + i) * w.step + v]);
             const lanes s = splat(w.sine[(l + i) * w.step + v]);
@@ -812,6 +842,7 @@ INLINE void synthesise_odd(int count, Wave w, size l, size samples, const lanes 
                 sines[i][part] += s * panel[of_sine[part] * samples];
             }
         }
+    }
     for (int i = 0; i < count; i++) {
         lanes plus[4], minus[4];
         for (int part = 0; part < 4; part += 2) { /* a cosine series, then a sine series */
@@ -828,24 +859,24 @@ INLINE void synthesise_odd(int count, Wave w, size l, size samples, const lanes 
 /* Apart from `visit_row`, which is compiled once per visitor. */
 static __attribute__((noinline)) void synthesise_some(int count, Wave w, size l, size which,
                                                       size samples, const lanes *panel,
-                                                      lanes pixels[][4])
+                                                      size ahead, lanes pixels[][4])
 {
     if (which >= ODD_COSINES)
         switch (count) {
-        case 1: synthesise_odd(1, w, l, samples, panel, pixels); return;
+        case 1: synthesise_odd(1, w, l, samples, panel, ahead, pixels); return;
 #if ACROSS > 3
-        case 2: synthesise_odd(2, w, l, samples, panel, pixels); return;
-        case 3: synthesise_odd(3, w, l, samples, panel, pixels); return;
+        case 2: synthesise_odd(2, w, l, samples, panel, ahead, pixels); return;
+        case 3: synthesise_odd(3, w, l, samples, panel, ahead, pixels); return;
 #endif
         }
     switch (count) {
-    case 1: synthesise(1, w, l, which, samples, panel, pixels); break;
-    case 2: synthesise(2, w, l, which, samples, panel, pixels); break;
-    case 3: synthesise(3, w, l, which, samples, panel, pixels); break;
+    case 1: synthesise(1, w, l, which, samples, panel, ahead, pixels); break;
+    case 2: synthesise(2, w, l, which, samples, panel, ahead, pixels); break;
+    case 3: synthesise(3, w, l, which, samples, panel, ahead, pixels); break;
 #if ACROSS > 3
-    case 4: synthesise(4, w, l, which, samples, panel, pixels); break;
-    case 5: synthesise(5, w, l, which, samples, panel, pixels); break;
-    case 6: synthesise(6, w, l, which, samples, panel, pixels); break;
+    case 4: synthesise(4, w, l, which, samples, panel, ahead, pixels); break;
+    case 5: synthesise(5, w, l, which, samples, panel, ahead, pixels); break;
+    case 6: synthesise(6, w, l, which, samples, panel, ahead, pixels); break;
 #endif
     }
 }
@@ -855,10 +886,18 @@ INLINE size place_of(const Item *item, size y, size n)
     return (y * item->count + n) * half(item->p->column_extents[0]) * 4;
 }
 
-/* Called with each pixel of a row δy ≥ 0: its index and its four values. */
+/* `ahead` where the samples of a row are visited in turn. */
+INLINE size next_map(const Item *item, size n)
+{
+    return n + 1 < item->count ? 1 : row_size(item->p, item->count) - n;
+}
+
+/* Called with each pixel of a row δy ≥ 0: its index and its four values. `ahead`: from these rows to
+   those visited next. */
 typedef void Visitor(void *context, size x, const lanes pixels[4]);
 
-INLINE void visit_row(const Item *item, size scale, size y, size n, Visitor *visit, void *context)
+INLINE void visit_row(const Item *item, size scale, size y, size n, size ahead, Visitor *visit,
+                      void *context)
 {
     const Axis rows = down(item->p, scale), columns = across(item->p, scale);
     const lanes *panel = item->rows + y * row_size(item->p, item->count) + n;
@@ -874,7 +913,7 @@ INLINE void visit_row(const Item *item, size scale, size y, size n, Visitor *vis
         for (size l = 0; l < counts[which] && has_parity(columns, is_odd); l += at_once) {
             lanes pixels[ACROSS][4];
             const int count = (int)least(at_once, counts[which] - l);
-            synthesise_some(count, w, l, which, item->count, panel, pixels);
+            synthesise_some(count, w, l, which, item->count, panel, ahead, pixels);
             for (int i = 0; i < count * (1 + is_odd); i++) {
                 const size column =
                     is_odd ? 4 * (l + i / 2) + (i % 2 ? -1 : 1) : 4 * (l + i) + (which == TWOS ? 2 : 0);
@@ -899,7 +938,7 @@ INLINE void visit_row(const Item *item, size scale, size y, size n, Visitor *vis
 typedef struct {
     lanes *best;
     mask *choice, which; /* which: of `keep` */
-    size scale;
+    size scale, length;  /* length: to the row visited next */
 } Row;
 
 INLINE void challenge_pixel(void *context, size x, const lanes pixels[4])
@@ -907,6 +946,9 @@ INLINE void challenge_pixel(void *context, size x, const lanes pixels[4])
     const Row *row = context;
     for (int q = 0; q < 4; q++) {
         const size at = x * 4 + q;
+        FETCH_SECOND(row->best + at + row->length);
+        if (row->choice)
+            FETCH_SECOND(row->choice + at + row->length);
         const mask won = wins(pixels[q], row->best[at]);
         row->best[at] = choose(won, pixels[q], row->best[at]);
         if (row->choice)
@@ -917,14 +959,17 @@ INLINE void challenge_pixel(void *context, size x, const lanes pixels[4])
 /* Let the pixels of a kernel size replace what they exceed. */
 static void challenge(Item *item, size scale)
 {
+    const size length = place_of(item, 0, 1);
     for (size y = 0; y < half(item->p->row_extents[scale]); y++)
         for (size n = 0; n < item->count; n++) {
-            const size at = place_of(item, y, n);
-            Row row = {item->best + at, item->choice ? item->choice + at : NULL, {0}, scale};
-            if (row.choice)
-                visit_row(item, scale, y, n, challenge_pixel, &row);
-            else
-                visit_row(item, scale, y, n, challenge_pixel, &(Row){row.best, NULL, {0}, scale});
+            const size at = place_of(item, y, n), ahead = next_map(item, n);
+            Row row = {item->best + at, NULL, {0}, scale, length};
+            if (!item->choice) {
+                visit_row(item, scale, y, n, ahead, challenge_pixel, &row);
+                continue;
+            }
+            row.choice = item->choice + at;
+            visit_row(item, scale, y, n, ahead, challenge_pixel, &row);
         }
 }
 
@@ -939,9 +984,18 @@ INLINE void keep_pixel(void *context, size x, const lanes pixels[4])
 static void keep_maps(Item *item, size scale, size n, mask which)
 {
     for (size y = 0; y < half(item->p->row_extents[scale]); y++) {
-        Row row = {item->best + place_of(item, y, n), NULL, which, scale};
-        visit_row(item, scale, y, n, keep_pixel, &row);
+        Row row = {item->best + place_of(item, y, n), NULL, which, scale, 0};
+        visit_row(item, scale, y, n, row_size(item->p, item->count), keep_pixel, &row);
     }
+}
+
+/* One peak per quadrant: a single one would wait for itself at every pixel. */
+INLINE void peak_pixel(void *context, size x, const lanes pixels[4])
+{
+    lanes *peaks = context;
+    (void)x;
+    for (int q = 0; q < 4; q++)
+        peaks[q] = choose(wins(pixels[q], peaks[q]), pixels[q], peaks[q]);
 }
 
 typedef struct {
@@ -949,14 +1003,6 @@ typedef struct {
     mask place;
     size first; /* number of the row's first pixel */
 } Peak;
-
-INLINE void peak_pixel(void *context, size x, const lanes pixels[4])
-{
-    Peak *at = context;
-    (void)x;
-    for (int q = 0; q < 4; q++)
-        at->peak = choose(wins(pixels[q], at->peak), pixels[q], at->peak);
-}
 
 INLINE void place_pixel(void *context, size x, const lanes pixels[4])
 {
@@ -971,10 +1017,13 @@ INLINE void place_pixel(void *context, size x, const lanes pixels[4])
 /* The maximum of each map of a sample. */
 static lanes find_peak(const Item *item, size scale, size n)
 {
-    Peak at = {splat(-__builtin_inf()), {0}, 0};
+    lanes peaks[4];
+    peaks[0] = peaks[1] = peaks[2] = peaks[3] = splat(-__builtin_inf());
     for (size y = 0; y < half(item->p->row_extents[scale]); y++)
-        visit_row(item, scale, y, n, peak_pixel, &at);
-    return at.peak;
+        visit_row(item, scale, y, n, row_size(item->p, item->count), peak_pixel, peaks);
+    for (int q = 1; q < 4; q++)
+        peaks[0] = choose(wins(peaks[q], peaks[0]), peaks[q], peaks[0]);
+    return peaks[0];
 }
 
 /* The first pixel that holds the maximum, as a number made of y, x and quadrant. */
@@ -983,7 +1032,7 @@ static mask find_place(const Item *item, size scale, size n)
     const size width = half(item->p->column_extents[scale]);
     Peak at = {splat(-__builtin_inf()), {0}, 0};
     for (size y = 0; y < half(item->p->row_extents[scale]); y++, at.first += width)
-        visit_row(item, scale, y, n, place_pixel, &at);
+        visit_row(item, scale, y, n, row_size(item->p, item->count), place_pixel, &at);
     return at.place;
 }
 
@@ -1105,7 +1154,7 @@ static void write_stack(const Item *item, size scale)
     for (size y = 0; y < half(item->p->row_extents[scale]); y++)
         for (size n = 0; n < item->count; n++) {
             Writing at = {item, scale, y, n};
-            visit_row(item, scale, y, n, write_pixel, &at);
+            visit_row(item, scale, y, n, next_map(item, n), write_pixel, &at);
         }
 }
 
@@ -1213,7 +1262,7 @@ typedef struct {
     lanes *column_grad;   /* [r, R, C] */
     lanes *weight_grad;   /* [q, r, C] */
     lanes *turned_weight; /* [q, r, O, C] with vectors of input channels */
-    lanes *turned_columns, *turned_kernels; /* [r, R, O, C], [±, O, 3, C] */
+    lanes *turned_columns, *turned_kernels; /* [slot, r, R, O, C], [±, O, 3, C] */
     real *spectrum_grad;  /* of its strip: [V, U, ±, N, R, C] */
 } Adjoint;
 
@@ -1246,7 +1295,7 @@ static Adjoint take_adjoint(const Pass *p, size block, Arena *arena)
     a.column_grad = TAKE(arena, lanes, r * 2 * C);
     a.weight_grad = TAKE(arena, lanes, r * r * C);
     a.turned_weight = TAKE(arena, lanes, r * r * LANES * Cv);
-    a.turned_columns = TAKE(arena, lanes, r * 2 * LANES * Cv);
+    a.turned_columns = TAKE(arena, lanes, SLOTS * r * 2 * LANES * Cv);
     a.turned_kernels = TAKE(arena, lanes, 6 * LANES * Cv);
     return a;
 }
@@ -1535,7 +1584,8 @@ static void add_input(Adjoint *a, const lanes *products, size v, size u, size sa
 }
 
 /* Steps 3 and 2 transposed, at one column frequency. */
-static void add_frequency(Adjoint *a, const lanes *products, size scale, size v, size samples)
+static void add_frequency(Adjoint *a, const lanes *products, const lanes *columns, size scale, size v,
+                          size samples)
 {
     const Pass *p = a->item.p;
     const size U = p->row_frequencies, C = p->channels, vectors = channel_vectors(p);
@@ -1549,20 +1599,24 @@ static void add_frequency(Adjoint *a, const lanes *products, size scale, size v,
     add_weight(a, scale, v);
     if (!p->x_grad)
         return;
-    make_columns(p, scale, v, a->turned_weight, LANES * vectors, a->turned_columns);
     for (size u = 0; u < U; u++) {
-        make_kernels(p, scale, u, a->turned_columns, LANES * vectors, vectors, a->turned_kernels);
+        make_kernels(p, scale, u, columns, LANES * vectors, vectors, a->turned_kernels);
         add_input(a, products + u * PARTS * samples, v, u, samples);
     }
 }
 
 static void add_scale(Adjoint *a, size scale, size samples)
 {
-    const size V = a->item.p->column_frequencies;
+    const Pass *p = a->item.p;
+    const size V = p->column_frequencies, length = LANES * channel_vectors(p);
     for (size v = 0; v < ceiling(V, 4); v++) {
         make_products(a, scale, v, samples);
+        if (p->x_grad)
+            make_columns(p, scale, v, a->turned_weight, length, a->turned_columns);
         for (size slot = 0; slot < slots_of(V, v); slot++)
-            add_frequency(a, a->products + slot * 2 * samples, scale, frequency_of(V, v, slot), samples);
+            add_frequency(a, a->products + slot * 2 * samples,
+                          a->turned_columns + slot * p->functions * 2 * length, scale,
+                          frequency_of(V, v, slot), samples);
     }
 }
 
@@ -1832,7 +1886,7 @@ EXPORTED int JOIN(NAME, _backward)(const Pass *p, size periods)
     const Cut c = l.cut;
     if (arena.used > p->scratch_bytes)
         return 1;
-    const size items = p->groups * c.strips * c.sample_blocks, per_group = c.output_blocks / p->groups;
+    const size strips = p->groups * c.strips, per_group = c.output_blocks / p->groups;
     const size length = p->functions * p->functions * p->channels;
     const size vectors = channel_vectors(p), images = p->groups * p->samples * vectors;
     for (size i = 0; i < periods; i++) {
@@ -1848,11 +1902,13 @@ EXPORTED int JOIN(NAME, _backward)(const Pass *p, size periods)
         Arena arena = {own, 0};
         Adjoint a = take_adjoint(p + periods - 1, c.block, &arena);
 #pragma omp for schedule(dynamic)
-        for (size item = 0; item < items; item++) {
-            const size strip = item / c.sample_blocks, first = strip % c.strips * c.strip;
+        for (size item = 0; item < strips * c.sample_blocks; item++) {
+            /* Threads at work at one time add to different strips: neighbouring lines of one would
+               wander between their caches. */
+            const size strip = item % strips, first = strip % c.strips * c.strip;
             for (size block = first; block < least(first + c.strip, per_group); block++) {
                 const size output_block = strip / c.strips * per_group + block;
-                const size index = output_block * c.sample_blocks + item % c.sample_blocks;
+                const size index = output_block * c.sample_blocks + item / strips;
                 start_item(&a.item, c, index);
                 a.weight_grad = l.weight_grads + index * length;
                 start_adjoint(&a);

@@ -103,9 +103,11 @@ class Plan:
         rows: The vertical axis, for all kernel sizes.
         columns: The horizontal axis, for all kernel sizes.
         periods: The same for runs of kernel sizes, with shorter periods for smaller kernels.
-        change_of_basis: `[k, k]` orthogonal matrix from kernel pixels to even and odd functions.
-        even: Which of the k functions have a cosine transform: the first few.
-        odd: Which of them have a sine transform: the last few.
+        basis: `[(q, r), (k, k)]` matrix from a kernel's pixels to functions along both axes, with
+            the sign of the product of their transforms.
+        num_functions: Number r of functions along an axis.
+        num_even: How many of them have a cosine transform: the first few. The others have a sine
+            transform.
         resampling: `[S, k, K + 1]` the kernels' scaling matrices, padded by zeros.
         reached: `[S, H, W]` which pixels of the aligned maps lie inside the map of each kernel.
         stride: Step between the pixels that are kept, down and across.
@@ -115,23 +117,13 @@ class Plan:
     rows: AxisPlan
     columns: AxisPlan
     periods: tuple[Period, ...]
-    change_of_basis: Tensor
-    even: slice
-    odd: slice
+    basis: Tensor
+    num_functions: int
+    num_even: int
     resampling: Tensor
     reached: Tensor
     stride: tuple[int, int]
     kernel_sizes: tuple[int, ...]
-
-    @property
-    def num_even(self) -> int:
-        """Number of functions with a cosine transform, which come first."""
-        return self.even.stop - self.even.start
-
-    @property
-    def num_functions(self) -> int:
-        """Number r of functions along an axis, those with both transforms counted twice."""
-        return self.num_even + self.odd.stop - self.odd.start
 
     @property
     def num_scales(self) -> int:
@@ -212,15 +204,15 @@ def make_plan(
         device: Of the constants.
     """
     matrices = [scaling_matrix(base_size, size, interpolation) for size in kernel_sizes]
-    change_of_basis, even, odd = _symmetric_basis(matrices)
-    functions = [matrix @ change_of_basis for matrix in matrices]
+    combinations, num_even = _symmetric_combinations(matrices)
+    functions = [matrix @ combinations for matrix in matrices]
 
     def cast(tensor: Tensor) -> Tensor:
         return tensor.to(device=device, dtype=dtype)
 
     def plan_period(begin: int, end: int) -> Period:
         rows, columns = (
-            _axis_plan(frame, axis, functions[begin:end], even, odd, cast) for axis in (0, 1)
+            _axis_plan(frame, axis, functions[begin:end], num_even, cast) for axis in (0, 1)
         )
         return Period(begin, end, rows, columns)
 
@@ -231,9 +223,9 @@ def make_plan(
         rows,
         columns,
         tuple(plan_period(*run) for run in runs) if len(runs) > 1 else (whole,),
-        change_of_basis=cast(change_of_basis),
-        even=even,
-        odd=odd,
+        basis=cast(_basis_of_kernels(combinations, num_even)),
+        num_functions=combinations.shape[1],
+        num_even=num_even,
         resampling=cast(_pad_stack(matrices)),
         reached=(_inner(rows)[:, :, None] & _inner(columns)[:, None]).to(device),
         stride=frame.stride,
@@ -259,8 +251,7 @@ def _axis_plan(
     frame: Frame,
     axis: int,
     functions: Sequence[Tensor],
-    even: slice,
-    odd: slice,
+    num_even: int,
     cast: Callable[[Tensor], Tensor],
 ) -> AxisPlan:
     sizes = [function.shape[0] for function in functions]
@@ -276,7 +267,7 @@ def _axis_plan(
         analysis=cast(torch.cat([inputs.cos(), inputs.sin()])),
         waves=cast(torch.stack([outputs.cos(), outputs.sin()]) * weight),
         extents=tuple(extents),
-        kernels=cast(torch.stack([_transform(f, omega, even, odd) for f in functions])),
+        kernels=cast(torch.stack([_transform(f, omega, num_even) for f in functions])),
         starts=tuple(
             round(centre - (size - 1) / 2) - extent // 2
             for size, extent in zip(sizes, extents, strict=True)
@@ -285,33 +276,39 @@ def _axis_plan(
     )
 
 
-def _symmetric_basis(
-    matrices: Sequence[Tensor],
-) -> tuple[Tensor, slice, slice]:
-    """Return an orthogonal change of basis and which functions are even and which odd.
+def _symmetric_combinations(matrices: Sequence[Tensor]) -> tuple[Tensor, int]:
+    """Return `[k, r]` combinations of a kernel's pixels along an axis, and how many are even.
 
     Bicubic, bilinear and area resampling commute with a reflection, so that even and odd
     combinations of kernel pixels stay even and odd. Nearest resampling does not: there every
-    function keeps both transforms.
+    pixel counts as an even and as an odd one, as it needs both transforms.
     """
     size = matrices[0].shape[1]
-    if any((matrix.flip(0, 1) - matrix).abs().max() > _NEGLIGIBLE for matrix in matrices):
-        return torch.eye(size, dtype=torch.float64), slice(0, size), slice(0, size)
-    half = size // 2
     identity = torch.eye(size, dtype=torch.float64)
+    if any((matrix.flip(0, 1) - matrix).abs().max() > _NEGLIGIBLE for matrix in matrices):
+        return torch.cat([identity, identity], 1), size
+    half = size // 2
     mirrored = identity.flip(1)
     evens = (identity + mirrored)[:, :half] / math.sqrt(2)
     odds = (identity - mirrored)[:, :half] / math.sqrt(2)
     middle = identity[:, half : size - half]
-    basis = torch.cat([evens, middle, odds], dim=1)
-    return basis, slice(0, size - half), slice(size - half, size)
+    return torch.cat([evens, middle, odds], dim=1), size - half
 
 
-def _transform(function: Tensor, omega: Tensor, even: slice, odd: slice) -> Tensor:
-    """Return `[U, r]`: cosine and sine transforms of the columns of `[K, k]`."""
+def _basis_of_kernels(combinations: Tensor, num_even: int) -> Tensor:
+    """`[k, r] -> [(q, r), (k, k)]`: q along the columns' axis, r along the rows'."""
+    is_odd = torch.arange(combinations.shape[1]) >= num_even
+    sign = 1.0 - 2.0 * (is_odd[:, None] & ~is_odd)
+    products = torch.einsum("jq,ir,qr->qrij", combinations, combinations, sign.double())
+    return products.flatten(2).flatten(0, 1)
+
+
+def _transform(function: Tensor, omega: Tensor, num_even: int) -> Tensor:
+    """Return `[U, r]`: cosine and sine transforms of the columns of `[K, r]`."""
     size = function.shape[0]
     phase = torch.outer(omega, torch.arange(size, dtype=torch.float64) - (size - 1) / 2)
-    return torch.cat([phase.cos() @ function[:, even], phase.sin() @ function[:, odd]], 1)
+    even, odd = function[:, :num_even], function[:, num_even:]
+    return torch.cat([phase.cos() @ even, phase.sin() @ odd], 1)
 
 
 def _frequencies(period: int) -> Tensor:

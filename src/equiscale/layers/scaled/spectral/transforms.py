@@ -75,26 +75,16 @@ def to_basis(weight: Tensor, plan: Plan, groups: int) -> Tensor:
     q counts the functions along the columns' axis, r those along the rows' axis. The sign is that
     of the product of their transforms.
     """
-    B = plan.change_of_basis
-    mixed = (B.T @ weight @ B).unflatten(0, (groups, -1)).permute(4, 3, 0, 2, 1)
-    even, odd = plan.even, plan.odd
-    return torch.cat(
-        [
-            torch.cat([mixed[even, even], mixed[even, odd]], 1),
-            torch.cat([-mixed[odd, even], mixed[odd, odd]], 1),
-        ]
-    )
+    (O, C, k, _), r = weight.shape, plan.num_functions
+    pixels = weight.unflatten(0, (groups, -1)).permute(3, 4, 0, 2, 1)
+    return (plan.basis @ pixels.reshape(k * k, -1)).view(r, r, groups, C, O // groups)
 
 
 def from_basis(grad: Tensor, plan: Plan) -> Tensor:
     """`[q, r, G, C/G, O/G] -> [O, C/G, k, k]`: transpose of `to_basis`."""
-    B, E = plan.change_of_basis, plan.num_even
-    mixed = grad.new_zeros(*B.shape, *grad.shape[2:])
-    mixed[plan.even, plan.even] += grad[:E, :E]
-    mixed[plan.even, plan.odd] += grad[:E, E:]
-    mixed[plan.odd, plan.even] -= grad[E:, :E]
-    mixed[plan.odd, plan.odd] += grad[E:, E:]
-    return B @ mixed.permute(2, 4, 3, 1, 0).flatten(0, 1) @ B.T
+    k = plan.resampling.shape[1]
+    pixels = (plan.basis.T @ grad.flatten(0, 1).flatten(1)).view(k, k, *grad.shape[2:])
+    return pixels.permute(2, 4, 3, 0, 1).flatten(0, 1).contiguous()
 
 
 def split_parts(weight: Tensor, plan: Plan) -> Tensor:
