@@ -1501,6 +1501,8 @@ INLINE void add_kernels(Adjoint *a, const lanes *products, int count, size c, si
     const size C = p->channels, N = item->block, U = p->row_frequencies;
     const real *x = spectrum_at(item, v, u) + c * N * 2;
     lanes real_[2][TILE], imag[2][TILE];
+    for (size line = 0; line < 2 * count; line++)
+        FETCH(x + (4 * C + line / count * C + line % count) * N * 2); /* the next u */
     for (size sign = 0; sign < 2; sign++)
         mix_kernels(count, samples, a->active, N, x + sign * C * N * 2,
                     products + sign * U * PARTS * samples, real_[sign], imag[sign]);
@@ -1565,6 +1567,8 @@ INLINE void add_samples(Adjoint *a, const lanes *products, int count, size i, si
         lanes *to[TILE];
         for (int n = 0; n < count; n++)
             to[n] = (lanes *)grad + (item->first + a->active[i + n]) * 2 * Cv + c;
+        for (int n = 0; n < 2 * count; n++)
+            FETCH(to[n / 2] + 4 * N * Cv + n % 2 * Cv); /* the next u */
         mix_input(count, samples, item->width, Cv, (const real *)(products + i),
                   (const real *)(a->sums + i), a->turned_kernels + sign * 3 * LANES * Cv + c, to);
     }
