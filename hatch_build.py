@@ -46,11 +46,10 @@ class ProjectAddresses(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
         """Add `urls`: the paper and, in a workflow, the pages of the repository."""
         metadata["urls"] = {"Paper": "https://arxiv.org/abs/2211.10288"}
-        repository = os.environ.get("GITHUB_REPOSITORY")
-        if not repository:
+        owner, _, name = os.environ.get("GITHUB_REPOSITORY", "").partition("/")
+        if not name:
             return
-        home = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{repository}"
-        owner, name = repository.split("/")
+        home = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{owner}/{name}"
         metadata["urls"] |= {
             "Repository": home,
             "Issues": f"{home}/issues",

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Scale channels in a plain PyTorch loop
 #
-# Wrap a network that knows objects of 33 to 48 pixels, train it on, with a progress bar and a
-# checkpoint after each epoch, and measure the accuracy on smaller and larger objects.
+# Wrap a network that knows objects of 33 to 48 pixels, continue its training with a progress bar
+# and a checkpoint after each epoch, and measure the accuracy on smaller and larger objects.
 
 # %%
 import torch

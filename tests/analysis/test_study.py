@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from scipy import stats
 from tests.synthetic_runs import SyntheticRuns, write_records
@@ -43,6 +44,16 @@ def study(*changes: dict[str, Any], values: list[MeasuredValue] | None = None) -
 
 def error(stage: str, pair: tuple[int, int], value: float | None, lost: int = 0) -> MeasuredValue:
     return MeasuredValue("0", "equivariance", "error", value, stage, *pair, None, 10, lost)
+
+
+def test_only_the_newest_version_of_a_model_counts() -> None:
+    row = {"model": "m", "dataset": "emoji", "scenario": "mid2rest", "seed": 1}
+    runs = [
+        {**row, "run_id": f"{version}", "model_version": version, "test_accuracy": version / 10}
+        for version in (2, 1)
+    ]
+    reported = Study.from_tables(pl.DataFrame(runs), pl.DataFrame({"run_id": []})).reported
+    assert reported["model_version"].to_list() == [2]
 
 
 def test_missing_seeds_are_named_not_averaged_away() -> None:

@@ -51,9 +51,13 @@ class Spots(nn.Module):
 
 
 class Unnamed(Spots):
-    """The same without timm's attribute."""
+    """The same without timm's attribute, and with other layers behind the classifier."""
 
     num_features = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.auxiliary = nn.Linear(5, 2)
 
 
 class Whole(nn.Module):

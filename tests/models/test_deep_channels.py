@@ -47,29 +47,28 @@ def test_rescaling_moves_the_response_to_another_view() -> None:
     torch.testing.assert_close(large["stage4@0.5"], small["stage4@1"])
 
 
-def test_training_draws_a_size_per_image_from_the_whole_range() -> None:
-    square = torch.zeros(256, 1, 64, 64)
+def test_training_draws_sizes_per_image_from_each_part_of_the_range() -> None:
+    model = build(factors=(0.5, 2.0), draws=2).train()
+    square = torch.zeros(64, 1, 64, 64)
     square[..., 24:40, 24:40] = 1
-    views = build(factors=(0.5, 2.0)).draw_views(square)
-    sides = views.sum(dim=(1, 2, 3)).sqrt() / 16  # no larger than the factor: some are cut
-    assert 0.49 < sides.min() < 0.55
-    assert 1.8 < sides.max() < 2.01
-
-
-def test_one_image_can_be_trained_on() -> None:
-    assert build().train()(image()).shape == (1, 5)
+    views = model.draw_views(square)
+    assert views.shape == (128, 1, 64, 64)
+    whole = views.sum(dim=(1, 2, 3)).sqrt() / 16  # no larger than the factor: some are cut
+    assert whole[:64].max() <= 1.01
+    assert whole[:64].std() > 0.1
+    assert whole[64:].max() > 1.5
 
 
 def test_training_blurs_a_view_as_enlarging_would() -> None:
     """A blurred edge is less steep, down to the steepness in the most enlarged view."""
     edge = torch.zeros(256, 1, 64, 64)
     edge[..., 32:] = 1
-    views = build(factors=(1.0, 2.0)).draw_views(edge)
+    views = build(factors=(1.0, 2.0), draws=2).draw_views(edge)
     assert not views.isnan().any()
     steepness = views.diff(dim=3).amax(dim=(1, 2, 3))
     assert steepness.max() > 0.8
     assert 0.35 < steepness.min() < 0.55
-    sharp = build(factors=(0.5, 1.0)).draw_views(edge).diff(dim=3).amax(dim=(1, 2, 3))
+    sharp = build(factors=(0.5, 1.0), draws=1).draw_views(edge).diff(dim=3).amax(dim=(1, 2, 3))
     assert sharp.mean() > 0.7  # nothing is enlarged, nothing blurred
 
 
@@ -90,6 +89,7 @@ def test_filters_of_mean_zero_do_not_see_the_light() -> None:
         ({"widths": (8, 8, 0, 8)}, r"widths\[2\] must be an integer of at least 1"),
         ({"factors": ()}, "factors must be a list of numbers"),
         ({"factors": (1.0, -1.0)}, "factors must be positive"),
+        ({"draws": 0}, "draws must be an integer of at least 1"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ def test_surroundings_are_apart_from_the_science() -> None:
 def test_first_best_epoch() -> None:
     assert History((1.0, 1.0, 1.0), (0.5, 0.75, 0.75)).best_epoch == 2
     assert History().best_epoch == 0
+    assert History((1.0, 1.0), (0.1, 0.9), (1.0, math.inf)).best_epoch == 2
+    assert History((1.0,) * 3, (0.9,) * 3, (1.0, math.nan, 0.5)).best_epoch == 3
 
 
 @pytest.mark.parametrize("name", ["record.json", "arrays.npz", "weights.safetensors"])

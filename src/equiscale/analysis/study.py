@@ -36,7 +36,13 @@ from equiscale.core.registry import check_name
 from equiscale.runs.table import MEASUREMENT_COLUMNS, RUN_COLUMNS
 
 _HASH_LETTERS = 8
-_DEFAULTS = {"options": "", "dataset_hash": "", "protocol": "unknown", "learning_rate": 1e-3}
+_DEFAULTS = {
+    "options": "",
+    "dataset_hash": "",
+    "protocol": "unknown",
+    "learning_rate": 1e-3,
+    "model_version": 1,
+}
 
 
 @dataclass(frozen=True, eq=False)

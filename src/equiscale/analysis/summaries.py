@@ -57,12 +57,14 @@ def model_keys(frame: pl.DataFrame) -> list[ModelKey]:
 
 
 def reported_runs(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return the runs that count: of a cell with several learning rates, those of one.
+    """Return the runs that count: of the newest version of each model, with one learning rate.
 
-    The paper's rule: the highest median validation accuracy over the first five seeds that all
-    rates have; ties go to the smaller rate.
+    Of a cell with several learning rates, the paper's rule chooses one: the highest median
+    validation accuracy over the first five seeds that all rates have; ties go to the smaller.
     """
     kept = []
+    version = pl.col("model_version")
+    runs = runs.filter(version == version.max().over("model"))
     for _, cell in runs.group_by(CELL, maintain_order=True):
         rates = cell["learning_rate"].unique().to_list()
         kept.append(cell if len(rates) == 1 else _with_chosen_rate(cell, rates))

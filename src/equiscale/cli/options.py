@@ -77,7 +77,8 @@ class TrainingOptions:
         str | None, training_option("none, rescale, rescale_object, shift. (default: none)")
     ] = None
     ema: Annotated[
-        float | None, training_option("Decay of an average of the weights, such as 0.99.")
+        float | None,
+        training_option("Test a moving average of the weights with this decay. (default: 0, off)"),
     ] = None
     break_ties: Annotated[
         bool, training_option("Equal validation accuracies: prefer the lower loss.", "--break-ties")

@@ -25,7 +25,7 @@ class TrainingProtocol:
     Args:
         batch_size: Images per step.
         max_epochs: Passes over the training set, at most.
-        patience: Training stops after this many epochs without a higher validation accuracy.
+        patience: Training stops after this many epochs that are not better than all before.
         optimizer: `adam`, `adamw` or `sgd` (with momentum 0.9).
         reshuffle: Shuffle before each epoch. The paper's release shuffles once, in the same way
             for every seed.
@@ -35,7 +35,7 @@ class TrainingProtocol:
         ema: Decay of an exponential moving average of the weights. If it is not 0, the average is
             what is validated, kept and tested.
         break_ties: Of epochs with equal validation accuracy, the one with the lower validation
-            loss is better; in the paper's protocol, the first one.
+            loss is better, so training goes on while it falls; in the paper's protocol, the first.
         version: The protocol whose values the defaults are.
 
     Examples:

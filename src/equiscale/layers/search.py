@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,6 +38,8 @@ POOLS: dict[str, Callable[..., Tensor]] = {"mean": F.avg_pool2d, "max": F.max_po
 TOLERANCE = 0.01
 _BATCH = 16
 _ROUNDING = 0.01  # of a sum of probabilities in half precision
+
+_log = logging.getLogger(__name__)
 
 Function = Callable[[Tensor], Tensor]
 
@@ -282,24 +285,43 @@ def _find_pooling(network: Any) -> str | None:  # noqa: ANN401 - timm's methods
     was_training = network.training
     network.eval()
     try:
-        with torch.no_grad():
-            generator = torch.Generator().manual_seed(0)
-            maps = torch.rand(1, _channels(network), 4, 4, generator=generator)
-            maps = maps.to(next(network.parameters(), maps))
-            whole = network.forward_head(maps)
-            answers = {name: network.forward_head(pool(maps, 4)) for name, pool in POOLS.items()}
-    except Exception:  # such a head takes no feature map
-        return None
+        found = (_pooling_of(network, channels) for channels in _possible_channels(network))
+        pooling = next((name for name in found if name is not None), None)
     finally:
         network.train(was_training)
+    if pooling is None:
+        _log.warning(
+            "%s has no feature map that its forward_head pools, so ObjectSearch classifies whole "
+            "views, which needs a budget of 8; features= and head= name such a map",
+            type(network).__name__,
+        )
+    return pooling
+
+
+@torch.no_grad()
+def _pooling_of(network: Any, channels: int) -> str | None:  # noqa: ANN401 - timm's methods
+    """Return how `forward_head` pools a map with so many channels, or None if it takes none."""
+    maps = torch.rand(1, channels, 4, 4, generator=torch.Generator().manual_seed(0))
+    maps = maps.to(next(network.parameters(), maps))
+    try:
+        whole = network.forward_head(maps)
+        answers = {name: network.forward_head(pool(maps, 4)) for name, pool in POOLS.items()}
+    except Exception:  # other people's code, given maps it may not know
+        return None
     same = (n for n, logits in answers.items() if torch.allclose(logits, whole, 0.01, 1e-3))
     return next(same, None)
 
 
-def _channels(network: Any) -> int:  # noqa: ANN401 - timm's attribute
-    """Return the channels of a network's feature map, from timm's attribute or the classifier."""
-    linear = [m.in_features for m in network.modules() if isinstance(m, nn.Linear)]
-    return int(getattr(network, "num_features", 0) or linear[-1])
+def _possible_channels(network: Any) -> list[int]:  # noqa: ANN401 - timm's attribute
+    """Return what may be the channels of the feature map: timm's attribute, inputs of layers."""
+    named = getattr(network, "num_features", None)
+    layers: list[int] = [
+        m.in_features if isinstance(m, nn.Linear) else m.in_channels
+        for m in network.modules()
+        if isinstance(m, (nn.Linear, nn.Conv2d))
+    ]
+    first = [named] if isinstance(named, int) else []
+    return list(dict.fromkeys([*first, *reversed(layers)]))
 
 
 def _windows(maps: Tensor, pool: Callable[..., Tensor]) -> Tensor:

@@ -62,10 +62,9 @@ class History:
         """
         if not self.valid_accuracy:
             return 0
-        best = np.asarray(self.valid_accuracy) == max(self.valid_accuracy)
-        if self.valid_loss:
-            return int(np.argmin(np.where(best, self.valid_loss, np.inf))) + 1
-        return int(np.argmax(best)) + 1
+        best = np.flatnonzero(np.asarray(self.valid_accuracy) == max(self.valid_accuracy))
+        losses = np.nan_to_num(self.valid_loss, nan=np.inf)[best] if self.valid_loss else best
+        return int(best[np.argmin(losses)]) + 1
 
     @property
     def best_valid_accuracy(self) -> float:

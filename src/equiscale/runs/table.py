@@ -31,6 +31,7 @@ _TIMES = ("first_epoch", "median_epoch", "last_epoch", "median_train", "run")
 _VERSIONS = ("equiscale", "commit", "python", "torch", "numpy", "platform", "device", "device_name")
 RUN_COLUMNS: dict[str, type] = {
     **dict.fromkeys(_KEY, str),
+    "model_version": int,
     "seed": int,
     "learning_rate": float,
     "protocol": str,
@@ -109,6 +110,7 @@ def run_row(record: RunRecord) -> dict[str, Any]:
         "dataset": key.dataset,
         "dataset_hash": key.dataset_hash,
         "scenario": key.scenario.value,
+        "model_version": key.model_version,
         "seed": key.seed,
         "learning_rate": key.learning_rate,
         "protocol": key.protocol.label,

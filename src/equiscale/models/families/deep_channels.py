@@ -41,13 +41,14 @@ MARGIN = 8
 class DeepChannelNet(MultiViewNet):
     """`[N, C, H, W] -> [N, num_classes]`: four convolutions on rescaled views, answers averaged.
 
-    Each view passes a logarithm of its intensities, four convolutions with batch normalisation, a
-    global maximum, a normalisation of the pooled features and a linear layer. The output is the
-    logarithm of the mean of the views' probabilities.
+    Each view passes a logarithm of its intensities, which must be 0 to 1 and not normalised, four
+    convolutions with batch normalisation, a global maximum, a normalisation of the pooled features
+    and a linear layer. The output is the logarithm of the mean of the views' probabilities, so a
+    view in which nothing is recognised need not be learned.
 
-    In training the network sees one view of every image, of random size and place. A batch then
-    mixes all sizes, and so do its batch statistics. The view is also blurred at random, because a
-    small object is blurred in the view that enlarges it.
+    In training every image gets `draws` views of random size and place, each from its own part of
+    the range of factors. A batch then mixes all sizes, and so do its batch statistics. Each view
+    is also blurred at random, as small objects are in the views that enlarge them.
 
     Args:
         in_channels: Channels of the images.
@@ -55,11 +56,12 @@ class DeepChannelNet(MultiViewNet):
         widths: Channels after each of the four convolutions.
         factors: Sizes of the views, relative to the image. Training draws between the smallest
             and the largest.
+        draws: Views per image in a training step.
     """
 
     last_stage = "stage4"
     pool: ViewPool = "mixture"
-    version = 3  # pooled features normalised, one view per image in training, mixture
+    version = 4  # pooled features normalised, mixture
 
     def __init__(
         self,
@@ -67,16 +69,18 @@ class DeepChannelNet(MultiViewNet):
         num_classes: int,
         widths: Sequence[int] = (12, 32, 32, 48),
         factors: Sequence[float] = FACTORS,
+        draws: int = 4,
     ) -> None:
         super().__init__(in_channels, num_classes, minimum_size=1)
         check_numbers("widths", widths)
         if len(widths) != len(STRIDES):
             raise OptionError(f"widths must be four numbers, got {widths!r}")
-        check_positive(**{f"widths[{i}]": width for i, width in enumerate(widths)})
+        check_positive(draws=draws, **{f"widths[{i}]": width for i, width in enumerate(widths)})
         check_numbers("factors", factors)
         if min(factors) <= 0:
             raise OptionError(f"factors must be positive, got {factors!r}")
         self.factors = tuple(sorted(map(float, factors)))
+        self.draws = draws
         self.norm = nn.BatchNorm2d(in_channels, affine=False)
         channels = (in_channels, *widths)
         self.convs = nn.ModuleList(
@@ -91,14 +95,13 @@ class DeepChannelNet(MultiViewNet):
         self.head = nn.Linear(widths[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, num_classes]`; in training, the logits of a view that is drawn."""
+        """`[N, C, H, W] -> [N, num_classes]`; in training, from views that are drawn."""
         if not self.training:
             return self.classify(self.stages(x))
         self.check_images(x)
-        views = self.draw_views(x if len(x) > 1 else x.repeat(2, 1, 1, 1))  # for batch statistics
-        *_, last = self._maps(views)
-        logits: Tensor = self.head(self.global_pool(last))
-        return logits[: len(x)]
+        *_, last = self._maps(self.draw_views(x))
+        features = self.global_pool(last).unflatten(0, (self.draws, len(x)))
+        return self.pool_logits(self.view_logits(features.unbind(0)))
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] ->` maps of every view, `stage1@0.354` to `stage4@2`."""
@@ -110,17 +113,21 @@ class DeepChannelNet(MultiViewNet):
         }
 
     def draw_views(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [N, C, H, W]`: each image at a random size and place, blurred."""
-        smallest, largest = self.factors[0], self.factors[-1]
-        chances = torch.rand(4, len(x))
-        factor = smallest * (largest / smallest) ** chances[0]
-        # At most as blurred as what the largest factor enlarges.
-        width = 1 + (largest / factor.clamp_min(1) - 1).clamp_min(0) * chances[3]
-        down, across = (
-            resizing_matrices(side, side, factor, (side - factor * side) * chance, width)
-            for side, chance in zip(x.shape[2:], chances[1:3], strict=True)
-        )
-        return _resample(x, down, across)
+        """`[N, C, H, W] -> [draws·N, C, H, W]`: each image at random sizes and places."""
+        first, octaves = self.factors[0], math.log2(self.factors[-1] / self.factors[0])
+        views = []
+        for part in range(self.draws):
+            chances = torch.rand(4, len(x))
+            factor = first * 2 ** (octaves * (part + chances[0]) / self.draws)
+            # At most as blurred as what the largest factor enlarges.
+            width = 1 + (self.factors[-1] / factor.clamp_min(1) - 1).clamp_min(0) * chances[3]
+            sides = zip(x.shape[2:], chances[1:3], strict=True)
+            down, across = (
+                resizing_matrices(side, side, factor, (side - factor * side) * chance, width)
+                for side, chance in sides
+            )
+            views.append(_resample(x, down, across))
+        return torch.cat(views)
 
     def _maps(self, view: Tensor) -> list[Tensor]:
         """Return the feature map after each stage."""
