@@ -13,8 +13,9 @@ import polars as pl
 from equiscale import Scenario, list_models
 from equiscale.analysis.comparison import published_accuracy
 from equiscale.core.protocol import protocol_changes
+from equiscale.core.variants import VARIANTS
 from equiscale.data.catalog import CARDS
-from equiscale.models import ModelCard, model_card
+from equiscale.models import model_card
 from equiscale.report.style import order_datasets
 from study import claims
 from study.evidence import (
@@ -51,7 +52,8 @@ def models(evidence: Evidence) -> str:
             f"{card.count_parameters():,}",
             _show_options(card.options),
         ]
-        for card in _package_cards(variants=False)
+        for card in map(model_card, list_models())
+        if card.group != "own" and card.base is None
     ]
     headings = ["model", "group", "title", "proposed by", "parameters", "options"]
     return markdown_table(headings, rows)
@@ -60,15 +62,10 @@ def models(evidence: Evidence) -> str:
 def variants(evidence: Evidence) -> str:
     """Every variant: its base, its options, what differs."""
     rows = [
-        [f"`{card.name}`", card.group, f"`{card.base}`, {_show_options(card.presets)}", card.title]
-        for card in _package_cards(variants=True)
+        [f"`{name}`", one.group, f"`{one.base}`, {_show_options(one.options)}", one.title]
+        for name, one in VARIANTS.items()
     ]
     return markdown_table(["variant", "group", "model and options", "what differs"], rows)
-
-
-def _package_cards(variants: bool) -> list[ModelCard]:
-    cards = [model_card(name) for name in list_models()]
-    return [card for card in cards if card.group != "own" and (card.base is not None) == variants]
 
 
 def _show_options(options: Mapping[str, Any]) -> str:
