@@ -12,7 +12,7 @@ EQUISCALE := $(BIN)/python -m equiscale
 # pixel_pool takes part where the layer is compiled; in PyTorch operations it would take longer.
 LIBRARY := src/equiscale/layers/scaled/native/libscaled_conv
 DEMO_MODELS ?= standard,deep_channels$$(ls $(LIBRARY).* >/dev/null 2>&1 && echo ,pixel_pool)
-DEMO_EPOCHS ?= 20
+DEMO_EPOCHS ?= 15
 DEMO_RATE ?= 0.003
 
 MINUTES ?= 3
