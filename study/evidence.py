@@ -80,9 +80,20 @@ class Evidence:
 
 def measured(benchmark: str) -> list[dict[str, Any]]:
     """Return the rows that a script of `perf/` has written."""
-    path = ROOT / "perf" / "figures" / f"{benchmark}.json"
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    rows: list[dict[str, Any]] = _figures(benchmark)["rows"]
     return rows
+
+
+def processors(*benchmarks: str) -> str:
+    """Return a line that names the processors on which scripts of `perf/` were run."""
+    found = {_figures(benchmark)["environment"]["processor"] for benchmark in benchmarks}
+    return f"Measured on: {', '.join(sorted(found))}.\n"
+
+
+def _figures(benchmark: str) -> dict[str, Any]:
+    path = ROOT / "perf" / "figures" / f"{benchmark}.json"
+    figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return figures
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

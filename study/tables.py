@@ -27,6 +27,7 @@ from study.evidence import (
     markdown_table,
     measured,
     percent,
+    processors,
     published_nine,
     ratio,
 )
@@ -395,7 +396,7 @@ def costs(evidence: Evidence) -> str:
         for name, row in evidence.costs.items()
     ]
     headings = ["model", "training step", "inference", "peak memory, MB", "GFLOP"]
-    return markdown_table(headings, rows)
+    return f"{markdown_table(headings, rows)}\n{processors('models')}"
 
 
 LAYER_LABELS = {
@@ -416,8 +417,8 @@ LAYER_LABELS = {
 def layer_cost(evidence: Evidence) -> str:
     """What the scaled convolution costs, from `perf/layer.py`: a column per number of threads."""
     found: dict[str, dict[int, str]] = {}
-    parts = ("networks", "layer", "resnet", "memory", "sizes")
-    for row in [row for part in parts for row in measured(f"layer_{part}")]:
+    parts = [f"layer_{part}" for part in ("networks", "layer", "resnet", "memory", "sizes")]
+    for row in [row for part in parts for row in measured(part)]:
         if row.get("model", row.get("method")) in ("standard", "Conv2d", "direct", "plain", "auto"):
             continue
         if row.get("n", 128) < 128:
@@ -428,7 +429,8 @@ def layer_cost(evidence: Evidence) -> str:
         found.setdefault(label, {})[row.get("threads", 1)] = f"{value:.2g}"
     counts = sorted({count for values in found.values() for count in values})
     rows = [[what, *(values.get(n, "") for n in counts)] for what, values in found.items()]
-    return markdown_table(["what", *(_threads(n) for n in counts)], rows)
+    table = markdown_table(["what", *(_threads(n) for n in counts)], rows)
+    return f"{table}\n{processors(*parts)}"
 
 
 def _threads(count: int) -> str:

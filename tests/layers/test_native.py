@@ -103,6 +103,35 @@ def test_ties_go_to_the_first_index() -> None:
 
 
 @installed
+@installed
+def test_scratch_memory_is_kept_and_what_is_left_in_it_does_not_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(native, "_kept", [])
+    monkeypatch.setattr(native, "_LARGE", 1)
+    shapes = ((2, 3, 20, 20), (8, 3, 3, 3), (8,))
+    first = gradients(shapes, torch.float32, pool="pixel", padding="same")
+    (memory,) = native._kept
+    memory.view(torch.float32)[:] = torch.nan
+    again = gradients(shapes, torch.float32, pool="pixel", padding="same")
+    assert native._kept[0] is memory
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_passes_at_one_time_do_not_share_scratch_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_kept", [])
+    size = native._LARGE
+    with native._scratch(size) as one, native._scratch(size) as other:
+        assert one.data_ptr() != other.data_ptr()
+    with native._scratch(2 * size) as larger:
+        assert len(larger) == 2 * size
+    assert len(native._kept) == 1
+    with native._scratch(native._LARGEST_KEPT + 1):
+        pass
+    assert native._kept == []
+
+
 @pytest.mark.parametrize("instructions", ["baseline", "avx2", "avx512"])
 def test_every_instruction_set_gives_the_same(
     instructions: str, monkeypatch: pytest.MonkeyPatch

@@ -235,6 +235,7 @@ def test_a_pretrained_network_recognises_small_animals() -> None:
         ({"size": 1.5}, "size must be an integer"),
         ({"sure": 2.0}, "sure must be a probability"),
         ({"lead": 0.5}, "lead must be a number of at least 1"),
+        ({"lead": "much"}, "lead must be a number of at least 1"),
         ({"head": torch.sin}, "belong together"),
         ({"backbone": 3}, r"must be a torch\.nn\.Module"),
     ],

@@ -90,6 +90,7 @@ def test_variant_is_its_base_with_options(variant: str) -> None:
     card = model_card(variant)
     assert card.options == {**model_card(VARIANTS[variant].base).options, **given}
     assert card.citation == model_card(VARIANTS[variant].base).citation
+    assert card.limits == f"Not measured for this variant; see {VARIANTS[variant].base}."
 
 
 def test_card_is_complete_and_counts_parameters(name: str) -> None:

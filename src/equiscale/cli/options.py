@@ -177,12 +177,15 @@ def split_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
-    """Return the numbers in a text that separates them with commas."""
+def parse_numbers(
+    option: str, text: str, kind: Callable[[str], Any], other: str = ""
+) -> tuple[Any, ...]:
+    """Return the numbers in a text that separates them with commas; the error names `other`."""
     try:
         return tuple(kind(part) for part in split_names(text))
     except ValueError:
-        raise OptionError(f"{option} must be numbers separated by commas, got {text!r}") from None
+        choices = f"numbers separated by commas{other and f', or {other}'}"
+        raise OptionError(f"{option} must be {choices}, got {text!r}") from None
 
 
 def parse_assignments(texts: list[str]) -> dict[str, Any]:

@@ -79,7 +79,9 @@ def _check_no_grid_options(context: typer.Context) -> None:
 
 def parse_rates(text: str) -> tuple[float, ...] | Literal["published"]:
     """Return the learning rates of `--lr`."""
-    return "published" if text == "published" else options.parse_numbers("--lr", text, float)
+    if text == "published":
+        return "published"
+    return options.parse_numbers("--lr", text, float, other="published")
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -120,13 +120,12 @@ def _progress_lines(console: Console, line: Status) -> Callable[[Progress], None
 
 
 def _describe(progress: Progress) -> str:
-    history = progress.history
+    history, left = progress.history, options.format_seconds(progress.seconds_left)
     return (
         f"epoch {progress.epoch}/{progress.max_epochs}  loss {history.train_loss[-1]:.4f}  "
         f"validation {history.valid_accuracy[-1]:.1%}  "
-        f"(best {history.best_valid_accuracy:.1%} in epoch {history.best_epoch})  "
-        f"{options.format_seconds(progress.seconds_left)} left unless it improves"
-    )
+        f"(best {history.best_valid_accuracy:.1%} in epoch {history.best_epoch})"
+    ) + (f"  {left} left unless it improves" if progress.epochs_left else "")
 
 
 def _print_result(store: RunStore, key: RunKey) -> None:

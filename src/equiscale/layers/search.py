@@ -110,9 +110,9 @@ class ObjectSearch(Wrapper):
         check_positive(budget=budget, **({} if size is None else {"size": size}))
         if (features is None) != (head is None):
             raise OptionError("features and head belong together: give both or neither")
-        if sure is not None and not 0 < sure <= 1:
+        if sure is not None and not (isinstance(sure, (int, float)) and 0 < sure <= 1):
             raise OptionError(f"sure must be a probability above 0 or None, got {sure!r}")
-        if lead is not None and not 1 <= lead < math.inf:
+        if lead is not None and not (isinstance(lead, (int, float)) and 1 <= lead < math.inf):
             raise OptionError(f"lead must be a number of at least 1 or None, got {lead!r}")
         self.budget, self.lead, self.sure, self.size = budget, lead, sure, size
         # Kept from nn.Module: modules among them would be in the checkpoint twice.
@@ -364,8 +364,8 @@ def _cut(x: Tensor, corner: Tensor, side: float, size: torch.Size) -> Tensor:
         return x
     scale = side * torch.eye(2, dtype=x.dtype, device=x.device).expand(x.shape[0], 2, 2)
     shift = 2 * corner.flip(1) + side - 1
-    theta = torch.cat([scale, shift[:, :, None]], dim=2)
-    grid = F.affine_grid(theta, [*x.shape[:2], *size], align_corners=False)
+    theta = single(torch.cat([scale, shift[:, :, None]], dim=2))
+    grid = F.affine_grid(theta, [*x.shape[:2], *size], align_corners=False).to(x.dtype)
     return F.grid_sample(x, grid, "bicubic", padding_mode="border", align_corners=False)
 
 

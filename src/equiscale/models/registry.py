@@ -262,6 +262,7 @@ def _variant_card(name: str) -> ModelCard:
         base,
         name=name,
         title=variant.title,
+        limits=f"Not measured for this variant; see {variant.base}.",
         group=variant.group,
         fixed=fixed,
         base=variant.base,

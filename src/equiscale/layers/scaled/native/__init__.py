@@ -11,7 +11,7 @@ import ctypes
 import logging
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,8 @@ _log = logging.getLogger("equiscale")
 _TYPES = {torch.float32: "f32", torch.float64: "f64"}
 _POOLS = ("none", "pixel", "slice", "global", "chosen")
 _ALIGNMENT = 64
-_LARGE = 32 << 20  # bytes; glibc maps as much anew at each call too
+_LARGE, _LARGEST_KEPT = 32 << 20, 256 << 20  # bytes; glibc maps as much as _LARGE anew each time
+_kept: list[Tensor] = []  # at most one block of scratch memory: new pages take time
 
 
 def _structure(name: str, sizes: str, pointers: str) -> type[ctypes.Structure]:
@@ -65,6 +66,22 @@ def _allocate(size: int) -> Tensor:
     with contextlib.suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+@contextlib.contextmanager
+def _scratch(size: int) -> Iterator[Tensor]:
+    """Lend bytes of scratch memory; a large block is kept for the next pass."""
+    try:
+        memory = _kept.pop()
+    except IndexError:  # none yet, or another thread has it
+        memory = _allocate(size)
+    if len(memory) < size:
+        memory = _allocate(size)
+    try:
+        yield memory
+    finally:
+        if not _kept and _LARGE <= len(memory) <= _LARGEST_KEPT:
+            _kept.append(memory)
 
 
 class Library:
@@ -210,10 +227,10 @@ class Library:
         arguments = (type(passes[0]) * len(passes))(*passes)
         count = ctypes.c_ssize_t(len(passes))
         needed = self._call(measure, dtype, arguments, count)
-        scratch = _allocate(needed + _ALIGNMENT)
-        arguments[0].scratch = -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT
-        arguments[0].scratch_bytes = needed
-        status = self._call(name, dtype, arguments, count)
+        with _scratch(needed + _ALIGNMENT) as scratch:
+            arguments[0].scratch = -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT
+            arguments[0].scratch_bytes = needed
+            status = self._call(name, dtype, arguments, count)
         assert status == 0, "the library asked for too little memory"
 
     def sparse_backward(
