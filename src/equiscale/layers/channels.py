@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError, ShapeError
 from equiscale.core.options import check_numbers
 from equiscale.core.registry import unknown_name_message
-from equiscale.layers.precision import autocast_is_on, single
+from equiscale.layers.precision import autocast_is_on, single, without_autocast
 from equiscale.layers.scaled.kernel_scaling import (
     Interpolation,
     check_interpolation,
@@ -183,7 +183,7 @@ def resize_images(
         torch.Size([2, 3, 32, 24])
     """
     ((rows, columns),) = _resizing_matrices(*images.shape[2:], (factor,), interpolation, blur)
-    return _resample(images, rows, columns)
+    return apply_matrices(images, rows, columns)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -210,9 +210,15 @@ def _gaussian_matrix(size: int, sigma: float) -> Tensor:
     return weight / weight.sum(dim=1, keepdim=True)
 
 
-def _resample(images: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
-    resized = images if rows is None else rows.to(images) @ images
-    return resized if columns is None else resized @ columns.to(images).T
+def apply_matrices(images: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
+    """`[N, C, H, W] -> [N, C, h, w]`: apply matrices to columns and rows, in float32 at least."""
+    with without_autocast(images):
+        resized = single(images)
+        if rows is not None:
+            resized = rows.to(resized) @ resized
+        if columns is not None:
+            resized = resized @ columns.to(resized).mT
+    return resized.to(images.dtype)
 
 
 def _crop(matrix: Tensor | None, size: int) -> Tensor | None:
@@ -303,7 +309,7 @@ class RescaledViews(nn.Module):
         for factor, (rows, columns) in zip(factors, matrices, strict=True):
             if factor > max(self.factors):
                 rows, columns = _crop(rows, height), _crop(columns, width)
-            views[factor] = _surround(_resample(x, rows, columns), height, width, self.canvas)
+            views[factor] = _surround(apply_matrices(x, rows, columns), height, width, self.canvas)
         return views
 
     def _draw_factors(self) -> tuple[float, ...]:

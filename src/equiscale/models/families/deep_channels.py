@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_numbers, check_positive
-from equiscale.layers.channels import ViewPool, scale_factors
+from equiscale.layers.channels import ViewPool, apply_matrices, scale_factors
 from equiscale.models.classifier import MultiViewNet
 from equiscale.models.registry import register_model
 
@@ -126,7 +126,7 @@ class DeepChannelNet(MultiViewNet):
                 resizing_matrices(side, side, factor, (side - factor * side) * chance, width)
                 for side, chance in sides
             )
-            views.append(_resample(x, down, across))
+            views.append(apply_matrices(x, down[:, None], across[:, None]))
         return torch.cat(views)
 
     def _maps(self, view: Tensor) -> list[Tensor]:
@@ -156,7 +156,7 @@ def whole_view(x: Tensor, factor: float) -> Tensor:
         return resizing_matrices(side, canvas, torch.tensor([factor]), start)
 
     height, width = x.shape[2:]
-    return _resample(x, matrix(height), matrix(width))
+    return apply_matrices(x, matrix(height)[:, None], matrix(width)[:, None])
 
 
 def resizing_matrices(
@@ -173,8 +173,3 @@ def resizing_matrices(
     distances = (inside[:, :, None] - torch.arange(side) - 0.5).abs()
     weights = (1 - distances / support[:, :, None]).clamp_min(0)
     return weights / weights.sum(dim=2, keepdim=True)
-
-
-def _resample(x: Tensor, down: Tensor, across: Tensor) -> Tensor:
-    """`[N, C, H, W] -> [N, C, h, w]`: apply matrices to columns and rows."""
-    return down[:, None].to(x) @ x @ across[:, None].transpose(2, 3).to(x)
