@@ -15,7 +15,7 @@ from equiscale.analysis.comparison import published_accuracy
 from equiscale.analysis.runs import study_of
 from equiscale.analysis.statistics import pearson
 from equiscale.analysis.study import Study
-from equiscale.core.protocol import PROTOCOL_VERSION
+from equiscale.core.protocol import PROTOCOL_VERSION, TrainingProtocol
 from equiscale.report.figures import MAIN_MODELS
 from equiscale.report.style import order_datasets
 from equiscale.runs.record import RunRecord
@@ -25,30 +25,38 @@ TRANSFER = (Scenario.SMALL_TO_LARGE, Scenario.MID_TO_REST, Scenario.LARGE_TO_SMA
 NONE = "–"
 FEWEST = 4  # points for a correlation
 
+TRAINING = {"deep_channels": TrainingProtocol(ema=0.99, break_ties=True).label}
+"""How models are trained that are not trained by the paper's protocol."""
+
 Cell = dict[str, Any]
 
 
 class Evidence:
-    """Our runs: all in `study`, those by the paper's protocol in `paper`, with their datasets."""
+    """Our runs: all in `study`, those by the paper's protocol in `paper`.
+
+    In `usual` each model is trained as it is meant to be; cells and curves are looked up there.
+    """
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self.study = study_of(records)
         self.paper: Study = self.study.where(protocol=PROTOCOL_VERSION)
+        meant = pl.col("model").replace_strict(TRAINING, default=PROTOCOL_VERSION)
+        self.usual: Study = self.study.where(pl.col("protocol") == meant)
         self.datasets = order_datasets(self.paper.cells["dataset"])
         self._records = records
 
     @cached_property
     def _cells(self) -> dict[tuple[str, str, str, str], Cell]:
         names = ("dataset", "scenario", "model", "options")
-        return {tuple(row[n] for n in names): row for row in self.paper.cells.to_dicts()}
+        return {tuple(row[n] for n in names): row for row in self.usual.cells.to_dicts()}
 
     @cached_property
     def _curves(self) -> dict[tuple[Any, ...], pl.DataFrame]:
-        usual = self.paper.sizes.filter(options="")
-        return usual.partition_by("dataset", "scenario", "model", as_dict=True)
+        sizes = self.usual.sizes.filter(options="")
+        return sizes.partition_by("dataset", "scenario", "model", as_dict=True)
 
     def cell(self, dataset: str, scenario: Scenario, model: str, options: str = "") -> Cell | None:
-        """Return a cell of the paper's protocol, if it was run."""
+        """Return a cell, if it was run."""
         return self._cells.get((dataset, scenario.value, model, options))
 
     def mean(self, dataset: str, scenario: Scenario, model: str) -> float | None:

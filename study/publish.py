@@ -27,8 +27,8 @@ from equiscale.runs.store import RunStore
 from equiscale.runs.table import write_tables
 from equiscale.sweeps.weights import run_card
 from study.evidence import ROOT, Evidence
-from study.pictures import draw_headline
-from study.tables import BLOCKS
+from study.pictures import draw_curves
+from study.tables import BLOCKS, HEADLINE
 
 RUNS = ROOT / "study" / "runs"
 PAGES = {
@@ -169,7 +169,7 @@ def main() -> None:
     for name, record in choose_weights(records).items():
         assert record.weights is not None
         (ROOT / WEIGHTS / f"{name.replace('/', '-')}.safetensors").write_bytes(record.weights)
-    draw_headline(evidence, ROOT / PICTURES / "accuracy-per-size.svg")
+    draw_curves(evidence, "emoji", HEADLINE, ROOT / PICTURES / "accuracy-per-size.svg")
     outcome = write_figures(shown(evidence), ROOT / PICTURES, FIGURES, ("svg",))
     print("\n".join(f"{name}: {text}" for name, text in outcome.items()))
     print(f"{len(records)} runs published")

@@ -21,6 +21,7 @@ from study import claims
 from study.evidence import (
     FEWEST,
     NONE,
+    TRAINING,
     TRANSFER,
     Evidence,
     correlation,
@@ -106,7 +107,8 @@ def _model_rows(evidence: Evidence) -> list[Row]:
             rows.append((name, "", cells))
     emoji = evidence.study.cells.filter(dataset="emoji", options="")
     for (protocol, name), part in emoji.group_by("protocol", "model", maintain_order=True):
-        if changes := protocol_changes(str(protocol)):
+        changes = protocol_changes(str(protocol))
+        if changes and protocol != TRAINING.get(str(name)):
             found = {row["scenario"]: row for row in part.to_dicts()}
             rows.append((str(name), changes, [found.get(s.value) for s in TRANSFER]))
     return sorted(rows, key=lambda row: (row[2].count(None), -_mean_of_cells(row[2])))

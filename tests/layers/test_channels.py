@@ -140,6 +140,14 @@ def test_on_a_canvas_reduced_views_lie_in_the_middle(canvas: Any, mode: str) -> 
         assert torch.equal(view, F.pad(small, margins, mode=mode))
 
 
+def test_views_are_resampled_in_float32_under_autocast() -> None:
+    x, views = images(2, 21), RescaledViews((0.5, 1.5)).eval()
+    expected = views(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = views(x)
+    assert all(torch.equal(found[factor], expected[factor]) for factor in expected)
+
+
 def test_padded_networks_without_bias_stride_or_mean_do_not_see_a_black_canvas() -> None:
     network = nn.Sequential(
         nn.Conv2d(2, 4, 5, padding=2, bias=False),
