@@ -103,7 +103,6 @@ def test_ties_go_to_the_first_index() -> None:
 
 
 @installed
-@installed
 def test_scratch_memory_is_kept_and_what_is_left_in_it_does_not_matter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -132,6 +131,7 @@ def test_passes_at_one_time_do_not_share_scratch_memory(monkeypatch: pytest.Monk
     assert native._kept == []
 
 
+@installed
 @pytest.mark.parametrize("instructions", ["baseline", "avx2", "avx512"])
 def test_every_instruction_set_gives_the_same(
     instructions: str, monkeypatch: pytest.MonkeyPatch
