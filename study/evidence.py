@@ -70,13 +70,15 @@ class Evidence:
         return None if found is None else dict(found.select("object_size", "mean").iter_rows())
 
     def records(self, model: str, dataset: str, scenario: Scenario) -> list[RunRecord]:
-        """Return the records of a cell, with model and protocol as they are, by their seeds."""
+        """Return the records of a cell, with model and training as they are meant, by seed."""
+        training = TRAINING.get(model, PROTOCOL_VERSION)
         found = (
             record
             for record in self._records
             for key in [record.key]
             if (key.model, key.dataset, key.scenario) == (model, dataset, scenario)
-            and not (key.model_options or key.protocol.changes)
+            and not key.model_options
+            and key.protocol.label == training
         )
         return sorted(found, key=lambda record: record.key.seed)
 

@@ -28,14 +28,14 @@ from equiscale.runs.table import write_tables
 from equiscale.sweeps.weights import run_card
 from study.evidence import ROOT, Evidence
 from study.pictures import draw_curves
-from study.tables import BLOCKS, HEADLINE
+from study.tables import BLOCKS, HEADLINE, PHOTOS
 
 RUNS = ROOT / "study" / "runs"
 PAGES = {
     "README.md": ("highlights",),
     "docs/results.md": ("results", "published", "published-directions"),
     "docs/models.md": ("models", "variants", "costs"),
-    "docs/scale-channels.md": ("transfer", "photos", "batch-norm"),
+    "docs/scale-channels.md": ("transfer", "photos", "quickness", "batch-norm"),
     "study/scale_channels.md": ("channel-pooling", "ablations", "channel-sizes"),
     "docs/fast-layer.md": ("layer-cost",),
     "docs/running.md": ("whole-paper",),
@@ -170,6 +170,7 @@ def main() -> None:
         assert record.weights is not None
         (ROOT / WEIGHTS / f"{name.replace('/', '-')}.safetensors").write_bytes(record.weights)
     draw_curves(evidence, "emoji", HEADLINE, ROOT / PICTURES / "accuracy-per-size.svg")
+    draw_curves(evidence, "gtsrb", PHOTOS, ROOT / PICTURES / "photos-per-size.svg")
     outcome = write_figures(shown(evidence), ROOT / PICTURES, FIGURES, ("svg",))
     print("\n".join(f"{name}: {text}" for name, text in outcome.items()))
     print(f"{len(records)} runs published")

@@ -40,6 +40,7 @@ Row = tuple[str, str, list[Any]]
 """A model, the changes of its training, and its cells of the three transfer scenarios."""
 
 HEADLINE = ("standard", "pixel_pool", "scale_channels")
+PHOTOS = ("standard", "deep_channels")
 NUM_HIGHLIGHTS = 7
 
 
@@ -107,8 +108,7 @@ def _model_rows(evidence: Evidence) -> list[Row]:
             rows.append((name, "", cells))
     emoji = evidence.study.cells.filter(dataset="emoji", options="")
     for (protocol, name), part in emoji.group_by("protocol", "model", maintain_order=True):
-        changes = protocol_changes(str(protocol))
-        if changes and protocol != TRAINING.get(str(name)):
+        if changes := _changes(str(name), str(protocol)):
             found = {row["scenario"]: row for row in part.to_dicts()}
             rows.append((str(name), changes, [found.get(s.value) for s in TRANSFER]))
     return sorted(rows, key=lambda row: (row[2].count(None), -_mean_of_cells(row[2])))
@@ -129,8 +129,16 @@ def _model_row(evidence: Evidence, name: str, changes: str, cells: Sequence[Any]
     cost = evidence.costs.get(name, {})
     accuracies = [NONE if cell is None else _with_seeds(cell) for cell in cells]
     ratios = [ratio(cost.get(key)) for key in ("training_step_ratio", "inference_ratio")]
-    label = f"`{name}`, {changes}" if changes else f"`{name}`"
-    return [label, f"{model_card(name).count_parameters():,}", *accuracies, *ratios]
+    return [_label(name, changes), f"{model_card(name).count_parameters():,}", *accuracies, *ratios]
+
+
+def _changes(model: str, protocol: str) -> str:
+    """Return how a training differs from the one that is meant for the model."""
+    return "" if protocol == TRAINING.get(model) else protocol_changes(protocol)
+
+
+def _label(model: str, changes: str) -> str:
+    return f"`{model}`, {changes}" if changes else f"`{model}`"
 
 
 def _with_seeds(cell: Mapping[str, Any]) -> str:
@@ -171,7 +179,7 @@ def others(evidence: Evidence) -> str:
         cell = (row["dataset"], row["scenario"], row["model"])
         changes = protocol_changes(row["protocol"])
         if (*cell, row["learning_rate"]) not in known or changes:
-            model = f"`{row['model']}`" + (f", {changes}" if changes else "")
+            model = _label(row["model"], changes)
             each = ", ".join(percent(value) for value in row["accuracies"])
             rows.append([*cell[:2], model, f"{row['learning_rate']:g}", percent(row["mean"]), each])
     return markdown_table(["dataset", "scenario", "model", "lr", "mean", "all seeds"], rows)
@@ -196,6 +204,27 @@ def transfer(evidence: Evidence) -> str:
     return markdown_table([*headings, "`standard`", "best published mean"], rows)
 
 
+def quickness(evidence: Evidence) -> str:
+    """Training until deep_channels validates as well as standard ever does, seed 1."""
+    step = evidence.costs["deep_channels"]["training_step_ratio"]
+    rows = []
+    for dataset in evidence.datasets:
+        for scenario in TRANSFER:
+            found = (evidence.records(m, dataset, scenario) for m in ("standard", "deep_channels"))
+            plain, deep = ([r.history.valid_accuracy for r in some[:1]] for some in found)
+            if plain and deep and max(deep[0]) >= max(plain[0]):
+                best = max(plain[0])
+                epochs = [_first_epoch(curve[0], best) for curve in (plain, deep)]
+                time = ratio(step * epochs[1] / epochs[0])
+                rows.append([dataset, scenario.value, percent(best), *epochs, time])
+    headings = ["dataset", "scenario", "best validation of `standard`", "its epochs"]
+    return markdown_table([*headings, "epochs of `deep_channels`", "time, relative"], rows)
+
+
+def _first_epoch(accuracies: Sequence[float], wanted: float) -> int:
+    return next(epoch for epoch, found in enumerate(accuracies, start=1) if found >= wanted)
+
+
 BANDS = ((17, 24), (25, 32), (33, 48), (49, 56), (57, 64))
 
 
@@ -206,8 +235,7 @@ def photos(evidence: Evidence) -> str:
     curves = photos.sizes.partition_by(*names, as_dict=True)
     rows = []
     for row in photos.cells.sort("scenario", "mean", descending=[False, True]).to_dicts():
-        changes = protocol_changes(row["protocol"])
-        model = f"`{row['model']}`" + (f", {changes}" if changes else "")
+        model = _label(row["model"], _changes(row["model"], row["protocol"]))
         curve = curves[tuple(row[name] for name in names)]
         size = pl.col("object_size")
         bands = [curve.filter(size.is_between(*band))["mean"].mean() for band in BANDS]
@@ -516,8 +544,17 @@ def epochs(evidence: Evidence) -> str:
 
 
 _TABLES = (
-    *(models, variants, results, highlights, published, others, transfer, photos, channel_sizes),
-    *(batch_norm, ablations, stopping, channel_pooling, channels_alone, confusions, costs),
+    *(models, variants, results, highlights, published, others, transfer, photos, quickness),
+    *(
+        channel_sizes,
+        batch_norm,
+        ablations,
+        stopping,
+        channel_pooling,
+        channels_alone,
+        confusions,
+        costs,
+    ),
     *(layer_cost, layer_choices, epochs, whole_paper),
     *(claims.winners, claims.directions, claims.ends, claims.published_directions),
     *(claims.equivariance, claims.slice_selection, claims.pixel_selection),
