@@ -17,6 +17,8 @@ from equiscale.data.catalog import locate_dataset
 from equiscale.data.schema import METADATA_KEYS, StirArrays, write_arrays
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist runs one worker per core
+# On virtual machines with AMX, bfloat16 products of torch 2.13 fail or kill the process (FAQ).
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 HOW_TO_INSTALL = {

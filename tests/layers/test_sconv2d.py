@@ -270,6 +270,11 @@ def test_forward_mode_differentiation_is_not_dropped_silently() -> None:
         dual = torch.autograd.forward_ad.make_dual(weight, weight)
         with pytest.raises(OptionError, match="forward-mode"):
             scaled_conv2d(x, dual, method="spectral")
+        x, weight, bias = torch.randn(8, 8, 32, 32), torch.randn(16, 8, 5, 5), torch.zeros(16)
+        values = scaled_conv2d(
+            x, weight, torch.autograd.forward_ad.make_dual(bias, bias + 1), pool="pixel"
+        )
+        assert torch.autograd.forward_ad.unpack_dual(values).tangent is not None
 
 
 @pytest.mark.parametrize("pool", ["energy", "mean_energy"])
@@ -285,6 +290,10 @@ BAD_CALLS: list[tuple[dict[str, Any], type[EquiscaleError], str]] = [
     ({"x": torch.zeros(9, 9)}, ShapeError, r"got \[9, 9\]"),
     ({"x": torch.zeros(1, 2, 0, 9)}, ShapeError, "at least one pixel"),
     ({"x": torch.zeros(1, 2, 9, 9).double()}, OptionError, "one dtype.*float64.*float32"),
+    ({"bias": torch.zeros(4).double()}, OptionError, "one dtype.*float32.*float64"),
+    ({"x": torch.zeros(1, 2, 9, 9, dtype=torch.uint8)}, OptionError, "floating-point.*uint8"),
+    ({"weight": torch.zeros(4, 2, 5, 5, dtype=torch.complex64)}, OptionError, "floating-point"),
+    ({"x": [1.0]}, OptionError, "must be tensors of floating-point numbers, got list"),
     ({"weight": torch.zeros(4, 2, 5, 3)}, ShapeError, "square kernel"),
     ({"weight": torch.zeros(0, 2, 5, 5)}, ShapeError, "no empty axis"),
     ({"bias": torch.zeros(3)}, ShapeError, r"bias must be \[4\]"),

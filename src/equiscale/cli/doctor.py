@@ -70,7 +70,7 @@ def _compiled_code() -> tuple[str, str, str | None]:
         return name, f"in use, for {library.instructions}", None
     if os.environ.get(SWITCH) == "0":
         return name, f"off by {SWITCH}=0", f"unset {SWITCH} to use compiled code"
-    return name, "not found", "install a C compiler and then equiscale again for compiled code"
+    return name, "not in use", "install a C compiler and then equiscale again for compiled code"
 
 
 def _extras() -> dict[str, list[str]]:

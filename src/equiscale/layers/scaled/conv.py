@@ -145,7 +145,7 @@ def scaled_conv2d(
         (x.shape[2], x.shape[3]), weight.shape[-1], kernel_sizes, stride, padding, padding_mode
     )
     if method == "auto":
-        method = choose_method(x, weight, geometry)
+        method = choose_method(x, weight, geometry, bias)
     elif method == "spectral":
         _refuse_transforms(x, weight, *([] if bias is None else [bias]))
     convolve = direct_conv if method == "direct" or x.shape[0] == 0 else spectral_conv
@@ -168,6 +168,7 @@ def scaled_conv2d(
 
 
 def _check_tensors(input: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
+    _check_dtypes(input, weight, *([] if bias is None else [bias]))
     if weight.ndim != 4 or weight.shape[2] != weight.shape[3] or weight.numel() == 0:
         raise ShapeError(
             f"weight must be [O, C, k, k] with a square kernel and no empty axis, "
@@ -187,10 +188,20 @@ def _check_tensors(input: Tensor, weight: Tensor, bias: Tensor | None, groups: i
         raise ShapeError(f"input must have at least one pixel, got {_shape(input)}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError(f"bias must be [{weight.shape[0]}], got {_shape(bias)}")
-    if input.dtype != weight.dtype and not autocast_is_on(input):
-        raise OptionError(
-            f"input and weight must have one dtype, got {input.dtype} and {weight.dtype}"
-        )
+
+
+def _check_dtypes(*tensors: Tensor) -> None:
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise OptionError(
+                f"input, weight and bias must be tensors of floating-point numbers, got {kind}"
+            )
+    mixed = autocast_is_on(tensors[0])  # there, half precision and float32 may meet
+    dtypes = [single(tensor).dtype if mixed else tensor.dtype for tensor in tensors]
+    if len(set(dtypes)) > 1:
+        found = ", ".join(str(tensor.dtype) for tensor in tensors)
+        raise OptionError(f"input, weight and bias must have one dtype, got {found}")
 
 
 def _check_options(

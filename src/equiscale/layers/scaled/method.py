@@ -67,7 +67,9 @@ _SPECTRAL = _Cost(constant=0.841, per_scale=0.011, per_multiply_add=0.178, per_e
 _EFFICIENT_KERNEL_SIZE = 7
 
 
-def choose_method(x: Tensor, weight: Tensor, geometry: Geometry) -> Literal["direct", "spectral"]:
+def choose_method(
+    x: Tensor, weight: Tensor, geometry: Geometry, bias: Tensor | None = None
+) -> Literal["direct", "spectral"]:
     """Return the method that is estimated to be faster for these shapes.
 
     The estimate is linear in the work of each method. Its constants were measured on one CPU
@@ -75,7 +77,9 @@ def choose_method(x: Tensor, weight: Tensor, geometry: Geometry) -> Literal["dir
     method, because every runtime knows its operations; so do `torch.func` transforms, which the
     spectral method does not support.
     """
-    if torch.compiler.is_exporting() or is_transformed(x, weight):
+    if torch.compiler.is_exporting() or is_transformed(
+        x, weight, *([] if bias is None else [bias])
+    ):
         return "direct"
     if torch.compiler.is_compiling():  # the compiler caches the result itself
         return _faster_method(x.shape, weight.shape, geometry)

@@ -11,6 +11,7 @@ import ctypes
 import logging
 import mmap
 import os
+import struct
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -60,28 +61,29 @@ _Sparse = _structure(
 
 def _allocate(size: int) -> Tensor:
     """Return bytes of scratch memory, much of it in huge pages where the system has them."""
-    if size < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(size, dtype=torch.uint8)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    if size >= _LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them, or too little memory
+            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory.madvise(mmap.MADV_HUGEPAGE)
+            return torch.frombuffer(memory, dtype=torch.uint8)
+    return torch.empty(size, dtype=torch.uint8)
 
 
 @contextlib.contextmanager
 def _scratch(size: int) -> Iterator[Tensor]:
     """Lend bytes of scratch memory; a large block is kept for the next pass."""
     try:
-        memory = _kept.pop()
+        kept = _kept.pop()
     except IndexError:  # none yet, or another thread has it
-        memory = _allocate(size)
-    if len(memory) < size:
-        memory = _allocate(size)
+        kept = torch.empty(0, dtype=torch.uint8)
+    memory = kept if len(kept) >= size else _allocate(size)
     try:
         yield memory
     finally:
-        if not _kept and _LARGE <= len(memory) <= _LARGEST_KEPT:
-            _kept.append(memory)
+        if _LARGE <= len(memory) <= _LARGEST_KEPT:
+            kept = memory
+        if len(kept) and not _kept:
+            _kept.append(kept)
 
 
 class Library:
@@ -95,6 +97,8 @@ class Library:
     """
 
     def __init__(self, path: Path) -> None:
+        if not _is_whole(path):
+            raise OSError(f"{path} is cut off: install the package again")
         self._functions = ctypes.CDLL(str(path))
         try:
             self._functions.equiscale_instructions.restype = ctypes.c_char_p
@@ -186,8 +190,8 @@ class Library:
             "weight": weight.contiguous(),
             **arrays,
         }
-        assert x.shape == (samples, groups * channels, *plan.input_size)
-        assert q == r == plan.num_functions
+        _require(x.shape == (samples, groups * channels, *plan.input_size), "x")
+        _require(q == r == plan.num_functions, "weight")
         _check(tensors, x)
         shared: dict[str, int] = {
             "samples": samples,
@@ -231,7 +235,7 @@ class Library:
             arguments[0].scratch = -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT
             arguments[0].scratch_bytes = needed
             status = self._call(name, dtype, arguments, count)
-        assert status == 0, "the library asked for too little memory"
+        _require(status == 0, "scratch memory")
 
     def sparse_backward(
         self, x: Tensor, weight: Tensor, places: Places, plan: Plan, input_wanted: bool
@@ -265,7 +269,7 @@ class Library:
             "x_grad": x_grad,
         }
         _check(tensors, x)
-        assert x.shape[2:] == plan.input_size
+        _require(x.shape[2:] == plan.input_size, "x")
         arguments = _Sparse(
             samples=N,
             groups=G,
@@ -299,10 +303,26 @@ def _check(tensors: Mapping[str, Tensor | None], x: Tensor) -> None:
     """Make sure that every pointer leads to what kernel.c reads and writes there."""
     for name, tensor in tensors.items():
         if tensor is not None:
-            assert tensor.is_contiguous(), name
-            assert tensor.device.type == "cpu", name
             expected = torch.int64 if name in _INTEGERS else x.dtype
-            assert name == "choice" or tensor.dtype == expected, name
+            known = name == "choice" or tensor.dtype == expected
+            _require(tensor.is_contiguous() and tensor.device.type == "cpu" and known, name)
+
+
+def _require(condition: bool, name: str) -> None:
+    """Raise unless what kernel.c is given is as it expects; not an assertion, which -O drops."""
+    if not condition:
+        raise RuntimeError(f"the compiled scaled convolution cannot use this {name}")
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether no end of a library is missing: loading such a file kills the process on Linux."""
+    with path.open("rb") as file:
+        head = file.read(64)
+    if head[:5] != b"\x7fELF\x02" or len(head) < 64:
+        return True  # not ELF with 64 bits: left to the loader
+    (sections,) = struct.unpack_from("<Q", head, 40)  # they are the end of the file
+    length, count = struct.unpack_from("<HH", head, 58)
+    return bool(sections + length * count <= path.stat().st_size)
 
 
 def load_library() -> Library | None:
