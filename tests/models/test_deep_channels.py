@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ from torch import Tensor
 
 from equiscale.core.errors import OptionError
 from equiscale.models import create_model
+from equiscale.models.families import deep_channels
 from equiscale.models.families.deep_channels import OFFSET, DeepChannelNet, whole_view
 
 
-def build(**options: Any) -> DeepChannelNet:
+def build(in_channels: int = 1, **options: Any) -> DeepChannelNet:
     torch.manual_seed(0)
-    model = create_model("deep_channels", in_channels=1, num_classes=5, **options)
+    model = create_model("deep_channels", in_channels=in_channels, num_classes=5, **options)
     assert isinstance(model, DeepChannelNet)
     return model.eval()
 
@@ -47,8 +49,16 @@ def test_rescaling_moves_the_response_to_another_view() -> None:
     torch.testing.assert_close(large["stage4@0.5"], small["stage4@1"])
 
 
+@pytest.fixture
+def plain_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn off the changes of brightness, colour and proportions."""
+    for name in ("LIGHT", "COLOUR", "STRETCH"):
+        monkeypatch.setattr(deep_channels, name, 0.0)
+
+
+@pytest.mark.usefixtures("plain_views")
 def test_training_draws_sizes_per_image_from_each_part_of_the_range() -> None:
-    model = build(factors=(0.5, 2.0), draws=2).train()
+    model = build(train_range=(0.5, 2.0), window=1, draws=2).train()
     square = torch.zeros(64, 1, 64, 64)
     square[..., 24:40, 24:40] = 1
     views = model.draw_views(square)
@@ -59,27 +69,62 @@ def test_training_draws_sizes_per_image_from_each_part_of_the_range() -> None:
     assert whole[64:].max() > 1.5
 
 
+@pytest.mark.usefixtures("plain_views")
+def test_the_views_of_an_image_fill_a_window_of_the_range() -> None:
+    dot = torch.zeros(64, 1, 64, 64)
+    dot[..., 30:34, 30:34] = 1
+    views = build(train_range=(0.25, 1.0), window=0.5, draws=2).draw_views(dot)
+    small, large = (views.sum(dim=(1, 2, 3)).sqrt() / 4).view(2, 64)
+    assert (large / small).max() < 2.1  # half of two octaves
+    assert small.min() < 0.3
+    assert small.max() > 0.55
+    assert large.max() > 0.8
+
+
+def test_training_varies_brightness_and_proportions() -> None:
+    grey = torch.full((256, 3, 64, 64), 0.5)
+    grey[..., 24:40, 24:40] = 0
+    views = build(in_channels=3, train_range=(1.0, 1.0), draws=1).draw_views(grey)
+    brightness = views[:, :, 0, 0].log() - math.log(0.5)
+    assert 0.5 < brightness.mean(dim=1).std() < 0.9
+    assert 0.05 < brightness.std(dim=1).mean() < 0.25
+    dark = views[:, 0] < views[:, 0, :1, :1] / 2
+    proportions = dark.any(dim=1).sum(dim=1) / dark.any(dim=2).sum(dim=1)
+    assert 1.05 < proportions.max() < 1.35
+
+
+@pytest.mark.usefixtures("plain_views")
 def test_training_blurs_a_view_as_enlarging_would() -> None:
     """A blurred edge is less steep, down to the steepness in the most enlarged view."""
     edge = torch.zeros(256, 1, 64, 64)
     edge[..., 32:] = 1
-    views = build(factors=(1.0, 2.0), draws=2).draw_views(edge)
+    one = build(factors=(2.0,), train_range=(1.0, 2.0), draws=2)
+    views = one.draw_views(edge)
     assert not views.isnan().any()
     steepness = views.diff(dim=3).amax(dim=(1, 2, 3))
     assert steepness.max() > 0.8
     assert 0.35 < steepness.min() < 0.55
-    sharp = build(factors=(0.5, 1.0), draws=1).draw_views(edge).diff(dim=3).amax(dim=(1, 2, 3))
+    none = build(factors=(1.0,), train_range=(0.5, 1.0), draws=1)
+    sharp = none.draw_views(edge).diff(dim=3).amax(dim=(1, 2, 3))
     assert sharp.mean() > 0.7  # nothing is enlarged, nothing blurred
 
 
-def test_filters_of_mean_zero_do_not_see_the_light() -> None:
+def test_the_light_does_not_matter() -> None:
     model = build()
-    first = model.get_parameter("convs.0.conv.weight")
-    with torch.no_grad():
-        first.sub_(first.mean(dim=(2, 3), keepdim=True))
     bright, dark = (model.stages(light * (image() + OFFSET) - OFFSET) for light in (1.0, 1.5))
-    inner = (..., slice(2, -2), slice(2, -2))
-    torch.testing.assert_close(bright["stage1@1"][inner], dark["stage1@1"][inner])
+    torch.testing.assert_close(bright["stage1@1"], dark["stage1@1"])
+
+
+def test_a_view_counts_by_its_weight() -> None:
+    model = build(factors=(0.5, 1.0))
+    with torch.no_grad():
+        model.weighting.weight.normal_(generator=torch.Generator().manual_seed(1))
+        features = model.forward_features(image())
+        probabilities = model.head(features).softmax(dim=2)
+        weights = model.weighting(features).softmax(dim=1)
+        assert (weights - 0.5).abs().max() > 0.01
+        expected = (weights * probabilities).sum(dim=1).log()
+        torch.testing.assert_close(model.forward_head(features), expected)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +134,8 @@ def test_filters_of_mean_zero_do_not_see_the_light() -> None:
         ({"widths": (8, 8, 0, 8)}, r"widths\[2\] must be an integer of at least 1"),
         ({"factors": ()}, "factors must be a list of numbers"),
         ({"factors": (1.0, -1.0)}, "factors must be positive"),
+        ({"train_range": (2.0, 1.0)}, "train_range must be the smallest and the largest"),
+        ({"window": 1.5}, "window must be from 0 to 1"),
         ({"draws": 0}, "draws must be an integer of at least 1"),
     ],
 )

@@ -119,7 +119,7 @@ def measure_predictions(model: nn.Module, dataset: StirDataset) -> Predictions:
 
 @register_measurement("equivariance")
 def measure_equivariance(
-    model: nn.Module, dataset: StirDataset, batch_size: int = BATCH_SIZE // 2
+    model: nn.Module, dataset: StirDataset, batch_size: int = BATCH_SIZE
 ) -> Measurement | None:
     """Measure the equivariance error of every test object, stage and pair of object sizes."""
     stages = getattr(model, "stages", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +17,21 @@ from equiscale.layers.channels import ViewPool, apply_matrices, scale_factors
 from equiscale.models.classifier import MultiViewNet
 from equiscale.models.registry import register_model
 
-FACTORS = scale_factors(0.35, 2.01)
-"""The range of object sizes in STIR, and half an octave more to enlarge small objects."""
+FACTORS = scale_factors(0.5, 2.84)
+"""From half the image to views in which the smallest objects of STIR reach trained sizes."""
 
-OFFSET = 0.2
-"""Added to intensities before the logarithm, so that black is finite and soft edges stay soft."""
+TRAIN_RANGE = (0.35, 2.0)
+"""Smallest and largest view in training."""
+
+WINDOW = 0.7
+"""Part of this range, in octaves, from which the views of one image are drawn."""
+
+LIGHT, COLOUR, STRETCH = 0.7, 0.15, 0.1
+"""In training: standard deviation of the logarithm of the brightness, the same of each channel, and
+the largest logarithm of a change of proportions."""
+
+OFFSET = 0.05
+"""Added to intensities before the logarithm, so that black is finite."""
 
 STRIDES = (1, 2, 2, 1)
 MARGIN = 8
@@ -39,29 +50,33 @@ MARGIN = 8
     "other shifts change the logits.",
 )
 class DeepChannelNet(MultiViewNet):
-    """`[N, C, H, W] -> [N, num_classes]`: four convolutions on rescaled views, answers averaged.
+    """`[N, C, H, W] -> [N, num_classes]`: four convolutions on rescaled views, answers weighted.
 
     Each view passes a logarithm of its intensities, which must be 0 to 1 and not normalised, four
-    convolutions with batch normalisation, a global maximum, a normalisation of the pooled features
-    and a linear layer. The output is the logarithm of the mean of the views' probabilities, so a
-    view in which nothing is recognised need not be learned.
+    convolutions with batch normalisation, a global maximum and a normalisation of the pooled
+    features. Filters of the first convolution have mean zero, so that brightness does not matter.
+    From the features of a view, one linear layer predicts the class and another the view's weight.
+    The output is the logarithm of the weighted mean of the views' probabilities: a view in which
+    nothing can be recognised need not be learned and counts little.
 
-    In training every image gets `draws` views of random size and place, each from its own part of
-    the range of factors. A batch then mixes all sizes, and so do its batch statistics. Each view
-    is also blurred at random, as small objects are in the views that enlarge them.
+    In training every image gets `draws` views of random size and place, from a random part of the
+    range of factors, so that the largest views are not always among them. A batch then mixes all
+    sizes, and so do its batch statistics. Views are blurred at random, as small objects are in the
+    views that enlarge them, and vary in brightness, colour and proportions.
 
     Args:
         in_channels: Channels of the images.
         num_classes: Number of logits.
         widths: Channels after each of the four convolutions.
-        factors: Sizes of the views, relative to the image. Training draws between the smallest
-            and the largest.
+        factors: Sizes of the views at inference, relative to the image.
+        train_range: Smallest and largest size of a view in training.
+        window: Part of that range from which the views of one image are drawn, up to 1.
         draws: Views per image in a training step.
     """
 
     last_stage = "stage4"
-    pool: ViewPool = "mixture"
-    version = 4  # pooled features normalised, mixture
+    pool: ViewPool = "logsumexp"
+    version = 5  # views are weighted, brightness is invisible
 
     def __init__(
         self,
@@ -69,30 +84,28 @@ class DeepChannelNet(MultiViewNet):
         num_classes: int,
         widths: Sequence[int] = (12, 32, 32, 48),
         factors: Sequence[float] = FACTORS,
+        train_range: tuple[float, float] = TRAIN_RANGE,
+        window: float = WINDOW,
         draws: int = 4,
     ) -> None:
         super().__init__(in_channels, num_classes, minimum_size=1)
-        check_numbers("widths", widths)
-        if len(widths) != len(STRIDES):
-            raise OptionError(f"widths must be four numbers, got {widths!r}")
-        check_positive(draws=draws, **{f"widths[{i}]": width for i, width in enumerate(widths)})
-        check_numbers("factors", factors)
-        if min(factors) <= 0:
-            raise OptionError(f"factors must be positive, got {factors!r}")
+        _check_options(widths, factors, train_range, window, draws)
         self.factors = tuple(sorted(map(float, factors)))
-        self.draws = draws
+        self.train_range, self.window, self.draws = train_range, window, draws
         self.norm = nn.BatchNorm2d(in_channels, affine=False)
-        channels = (in_channels, *widths)
+        kinds = (ContrastConv2d, nn.Conv2d, nn.Conv2d, nn.Conv2d)
+        shapes = zip(kinds, (in_channels, *widths), widths, (5, 3, 3, 3), STRIDES, strict=False)
         self.convs = nn.ModuleList(
-            _normalised(nn.Conv2d(channels[i], width, side, stride, side // 2, bias=False))
-            for i, (width, side, stride) in enumerate(
-                zip(widths, (5, 3, 3, 3), STRIDES, strict=True)
-            )
+            _normalised(kind(channels, width, side, stride, side // 2, bias=False))
+            for kind, channels, width, side, stride in shapes
         )
         # Maxima are far from zero and much alike; a linear layer would learn from them slowly.
         maximum, norm = self.global_pool, nn.BatchNorm1d(widths[-1], affine=False)
         self.global_pool = nn.Sequential(maximum, norm)
         self.head = nn.Linear(widths[-1], num_classes)
+        self.weighting = nn.Linear(widths[-1], 1)
+        nn.init.zeros_(self.weighting.weight)  # at first all views count the same
+        nn.init.zeros_(self.weighting.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, num_classes]`; in training, from views that are drawn."""
@@ -104,7 +117,7 @@ class DeepChannelNet(MultiViewNet):
         return self.pool_logits(self.view_logits(features.unbind(0)))
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
-        """`[N, C, H, W] ->` maps of every view, `stage1@0.354` to `stage4@2`."""
+        """`[N, C, H, W] ->` maps of every view, `stage1@0.5` to `stage4@2.83`."""
         self.check_images(x)
         return {
             f"stage{index}@{factor:.3g}": map_
@@ -112,19 +125,32 @@ class DeepChannelNet(MultiViewNet):
             for index, map_ in enumerate(self._maps(whole_view(x, factor)), start=1)
         }
 
+    def view_logits(self, features: Sequence[Tensor]) -> Tensor:
+        """`views × [N, num_features] -> [N, views, num_classes]`: weighted probabilities' logs."""
+        logits = super().view_logits(features)
+        if not self.num_classes:
+            return logits
+        weights = torch.stack([self.weighting(one) for one in features], dim=1).log_softmax(dim=1)
+        return logits.log_softmax(dim=2) + (weights + math.log(len(features)))
+
     def draw_views(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [draws·N, C, H, W]`: each image at random sizes and places."""
-        first, octaves = self.factors[0], math.log2(self.factors[-1] / self.factors[0])
+        count, channels = x.shape[:2]
+        light = LIGHT * torch.randn(count, 1, 1, 1) + COLOUR * torch.randn(count, channels, 1, 1)
+        x = x * light.exp().to(x)
+        lowest = (1 - self.window) * torch.rand(count)
         views = []
         for part in range(self.draws):
-            chances = torch.rand(4, len(x))
-            factor = first * 2 ** (octaves * (part + chances[0]) / self.draws)
+            chances = torch.rand(5, count)
+            place = lowest + self.window * (part + chances[0]) / self.draws
+            factor = self.train_range[0] ** (1 - place) * self.train_range[1] ** place
             # At most as blurred as what the largest factor enlarges.
-            width = 1 + (self.factors[-1] / factor.clamp_min(1) - 1).clamp_min(0) * chances[3]
-            sides = zip(x.shape[2:], chances[1:3], strict=True)
+            width = 1 + (self.factors[-1] / factor.clamp_min(1) - 1).clamp_min(0) * chances[1]
+            stretch = (STRETCH * (2 * chances[2] - 1)).exp()
+            sides = zip(x.shape[2:], (factor * stretch, factor / stretch), chances[3:], strict=True)
             down, across = (
-                resizing_matrices(side, side, factor, (side - factor * side) * chance, width)
-                for side, chance in sides
+                resizing_matrices(side, side, times, (side - times * side) * chance, width)
+                for side, times, chance in sides
             )
             views.append(apply_matrices(x, down[:, None], across[:, None]))
         return torch.cat(views)
@@ -136,9 +162,54 @@ class DeepChannelNet(MultiViewNet):
         view = self.norm(torch.log(view.clamp_min(0) + OFFSET))
         view = view.contiguous(memory_format=torch.channels_last)  # faster on a CPU
         for conv in self.convs:
-            view = F.relu(conv(view))
+            view = F.relu(conv(view), inplace=True)
             maps.append(view)
         return maps
+
+
+def _check_options(
+    widths: Sequence[int],
+    factors: Sequence[float],
+    train_range: tuple[float, float],
+    window: float,
+    draws: int,
+) -> None:
+    check_numbers("widths", widths)
+    if len(widths) != len(STRIDES):
+        raise OptionError(f"widths must be four numbers, got {widths!r}")
+    check_positive(draws=draws, **{f"widths[{i}]": width for i, width in enumerate(widths)})
+    check_numbers("factors", factors)
+    if min(factors) <= 0:
+        raise OptionError(f"factors must be positive, got {factors!r}")
+    check_numbers("train_range", train_range)
+    if len(train_range) != 2 or not 0 < train_range[0] <= train_range[1]:
+        raise OptionError(
+            f"train_range must be the smallest and the largest factor, got {train_range!r}"
+        )
+    check_numbers("window", (window,))
+    if not 0 <= window <= 1:
+        raise OptionError(f"window must be from 0 to 1, got {window!r}")
+
+
+class ContrastConv2d(nn.Conv2d):
+    """`nn.Conv2d` whose filters have mean zero and which repeats the border of the image.
+
+    It responds to differences only: applied to the logarithm of an image, it does not see how
+    bright the light is or which colour it has.
+
+    Examples:
+        >>> layer = ContrastConv2d(1, 2, 3, padding=1)
+        >>> torch.allclose(layer(torch.ones(1, 1, 8, 8)), layer(torch.zeros(1, 1, 8, 8)), atol=1e-6)
+        True
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, padding_mode="replicate", **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, O, H', W']`."""
+        weight = self.weight - self.weight.mean(dim=(2, 3), keepdim=True)
+        return self._conv_forward(x, weight, self.bias)
 
 
 def _normalised(conv: nn.Conv2d) -> nn.Module:
