@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -93,11 +91,9 @@ class DeepChannelNet(MultiViewNet):
         self.factors = tuple(sorted(map(float, factors)))
         self.train_range, self.window, self.draws = train_range, window, draws
         self.norm = nn.BatchNorm2d(in_channels, affine=False)
-        kinds = (ContrastConv2d, nn.Conv2d, nn.Conv2d, nn.Conv2d)
-        shapes = zip(kinds, (in_channels, *widths), widths, (5, 3, 3, 3), STRIDES, strict=False)
+        shapes = zip((in_channels, *widths), widths, (5, 3, 3, 3), STRIDES, strict=False)
         self.convs = nn.ModuleList(
-            _normalised(kind(channels, width, side, stride, side // 2, bias=False))
-            for kind, channels, width, side, stride in shapes
+            NormalisedConv2d(*shape, contrast=index == 0) for index, shape in enumerate(shapes)
         )
         # Maxima are far from zero and much alike; a linear layer would learn from them slowly.
         maximum, norm = self.global_pool, nn.BatchNorm1d(widths[-1], affine=False)
@@ -191,29 +187,44 @@ def _check_options(
         raise OptionError(f"window must be from 0 to 1, got {window!r}")
 
 
-class ContrastConv2d(nn.Conv2d):
-    """`nn.Conv2d` whose filters have mean zero and which repeats the border of the image.
+class NormalisedConv2d(nn.Module):
+    """`[N, C, H, W] -> [N, O, H', W']`: a convolution and batch normalisation.
 
-    It responds to differences only: applied to the logarithm of an image, it does not see how
-    bright the light is or which colour it has.
+    With `contrast` the filters have mean zero and the border of the image is repeated: the layer
+    responds to differences only. Applied to the logarithm of an image, it does not see how bright
+    the light is or which colour it has. At inference the normalisation is part of the filters.
 
     Examples:
-        >>> layer = ContrastConv2d(1, 2, 3, padding=1)
+        >>> layer = NormalisedConv2d(1, 2, 3, stride=1, contrast=True).eval()
         >>> torch.allclose(layer(torch.ones(1, 1, 8, 8)), layer(torch.zeros(1, 1, 8, 8)), atol=1e-6)
         True
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(*args, padding_mode="replicate", **options)
+    def __init__(
+        self, channels: int, width: int, side: int, stride: int, contrast: bool = False
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(
+            *(channels, width, side, stride, side // 2),
+            bias=False,
+            padding_mode="replicate" if contrast else "zeros",
+        )
+        self.norm = nn.BatchNorm2d(width)
+        self.contrast = contrast
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, O, H', W']`."""
-        weight = self.weight - self.weight.mean(dim=(2, 3), keepdim=True)
-        return self._conv_forward(x, weight, self.bias)
-
-
-def _normalised(conv: nn.Conv2d) -> nn.Module:
-    return nn.Sequential(OrderedDict(conv=conv, norm=nn.BatchNorm2d(conv.out_channels)))
+        weight = self.conv.weight
+        if self.contrast:
+            weight = weight - weight.mean(dim=(2, 3), keepdim=True)
+        if self.training:
+            return self.norm(self.conv._conv_forward(x, weight, None))
+        mean, variance = self.norm.running_mean, self.norm.running_var
+        assert mean is not None
+        assert variance is not None
+        scale = self.norm.weight * (variance + self.norm.eps).rsqrt()
+        bias = self.norm.bias - mean * scale
+        return self.conv._conv_forward(x, weight * scale[:, None, None, None], bias)
 
 
 def whole_view(x: Tensor, factor: float) -> Tensor:
