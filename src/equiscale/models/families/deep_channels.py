@@ -98,10 +98,10 @@ class DeepChannelNet(MultiViewNet):
         # Maxima are far from zero and much alike; a linear layer would learn from them slowly.
         maximum, norm = self.global_pool, nn.BatchNorm1d(widths[-1], affine=False)
         self.global_pool = nn.Sequential(maximum, norm)
-        self.head = nn.Linear(widths[-1], num_classes)
         self.weighting = nn.Linear(widths[-1], 1)
         nn.init.zeros_(self.weighting.weight)  # at first all views count the same
         nn.init.zeros_(self.weighting.bias)
+        self.head = nn.Linear(widths[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, num_classes]`; in training, from views that are drawn."""
