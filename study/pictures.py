@@ -18,12 +18,12 @@ STYLE: dict[Any, Any] = {"svg.hashsalt": "equiscale", "svg.fonttype": "path", "f
 
 
 def draw_curves(evidence: Evidence, dataset: str, models: Sequence[str], path: Path) -> None:
-    """Draw accuracy over object size, one panel per scenario in which all models were run."""
-    complete = [s for s in TRANSFER if all(evidence.curve(dataset, s, m) for m in models)]
+    """Draw accuracy over object size, one panel per scenario in which a model was run."""
+    scenarios = [s for s in TRANSFER if any(evidence.curve(dataset, s, m) for m in models)]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(2 + 2.5 * len(complete), 3), layout="constrained")
-        axes = figure.subplots(1, len(complete), sharey=True, squeeze=False)[0]
-        for axis, scenario in zip(axes, complete, strict=True):
+        figure = Figure(figsize=(2 + 2.5 * len(scenarios), 3), layout="constrained")
+        axes = figure.subplots(1, len(scenarios), sharey=True, squeeze=False)[0]
+        for axis, scenario in zip(axes, scenarios, strict=True):
             _draw_panel(axis, evidence, dataset, models, scenario)
         axes[0].set_ylabel("accuracy (%)")
         figure.supxlabel("object size (pixels); shaded: sizes in training", size=9)
@@ -43,8 +43,8 @@ def _draw_panel(
     trained = scenario.train_sizes()
     axis.axvspan(min(trained), max(trained), color="#dddddd", linewidth=0)
     for key, style in style_models(map(ModelKey, models)).items():
-        curve = evidence.curve(dataset, scenario, key.model) or {}
-        means = [100 * mean for mean in curve.values()]
-        axis.plot(list(curve), means, color=style.light, label=style.label)
+        if curve := evidence.curve(dataset, scenario, key.model):
+            means = [100 * mean for mean in curve.values()]
+            axis.plot(list(curve), means, color=style.light, label=style.label)
     axis.set(title=scenario_label(scenario), xlim=(17, 64), ylim=(0, 102), xticks=(17, 32, 48, 64))
     axis.grid(alpha=0.3)

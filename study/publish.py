@@ -40,7 +40,15 @@ PAGES = {
     "docs/fast-layer.md": ("layer-cost",),
     "docs/running.md": ("whole-paper",),
     "study/details.md": (
-        *("others", "winners", "directions", "ends", "equivariance", "slice-selection"),
+        *(
+            "others",
+            "winners",
+            "traffic-signs",
+            "directions",
+            "ends",
+            "equivariance",
+            "slice-selection",
+        ),
         *("pixel-selection", "epochs", "layer-choices", "stopping", "channels-alone", "confusions"),
     ),
 }
