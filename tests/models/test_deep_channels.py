@@ -115,18 +115,6 @@ def test_the_light_does_not_matter() -> None:
     torch.testing.assert_close(bright["stage1@1"], dark["stage1@1"])
 
 
-def test_a_view_counts_by_its_weight() -> None:
-    model = build(factors=(0.5, 1.0))
-    with torch.no_grad():
-        model.weighting.weight.normal_(generator=torch.Generator().manual_seed(1))
-        features = model.forward_features(image())
-        probabilities = model.head(features).softmax(dim=2)
-        weights = model.weighting(features).softmax(dim=1)
-        assert (weights - 0.5).abs().max() > 0.01
-        expected = (weights * probabilities).sum(dim=1).log()
-        torch.testing.assert_close(model.forward_head(features), expected)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -48,14 +48,13 @@ MARGIN = 8
     "other shifts change the logits.",
 )
 class DeepChannelNet(MultiViewNet):
-    """`[N, C, H, W] -> [N, num_classes]`: four convolutions on rescaled views, answers weighted.
+    """`[N, C, H, W] -> [N, num_classes]`: four convolutions on rescaled views, answers pooled.
 
     Each view passes a logarithm of its intensities, which must be 0 to 1 and not normalised, four
     convolutions with batch normalisation, a global maximum and a normalisation of the pooled
     features. Filters of the first convolution have mean zero, so that brightness does not matter.
-    From the features of a view, one linear layer predicts the class and another the view's weight.
-    The output is the logarithm of the weighted mean of the views' probabilities: a view in which
-    nothing can be recognised need not be learned and counts little.
+    The views' logits are pooled by `logsumexp`: a view counts by the height of its logits, so that
+    one in which nothing can be recognised need not be learned.
 
     In training every image gets `draws` views of random size and place, from a random part of the
     range of factors, so that the largest views are not always among them. A batch then mixes all
@@ -74,7 +73,7 @@ class DeepChannelNet(MultiViewNet):
 
     last_stage = "stage4"
     pool: ViewPool = "logsumexp"
-    version = 5  # views are weighted, brightness is invisible
+    version = 6  # logsumexp, windows of sizes, brightness is invisible
 
     def __init__(
         self,
@@ -98,9 +97,6 @@ class DeepChannelNet(MultiViewNet):
         # Maxima are far from zero and much alike; a linear layer would learn from them slowly.
         maximum, norm = self.global_pool, nn.BatchNorm1d(widths[-1], affine=False)
         self.global_pool = nn.Sequential(maximum, norm)
-        self.weighting = nn.Linear(widths[-1], 1)
-        nn.init.zeros_(self.weighting.weight)  # at first all views count the same
-        nn.init.zeros_(self.weighting.bias)
         self.head = nn.Linear(widths[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,14 +116,6 @@ class DeepChannelNet(MultiViewNet):
             for factor in self.factors
             for index, map_ in enumerate(self._maps(whole_view(x, factor)), start=1)
         }
-
-    def view_logits(self, features: Sequence[Tensor]) -> Tensor:
-        """`views × [N, num_features] -> [N, views, num_classes]`: weighted probabilities' logs."""
-        logits = super().view_logits(features)
-        if not self.num_classes:
-            return logits
-        weights = torch.stack([self.weighting(one) for one in features], dim=1).log_softmax(dim=1)
-        return logits.log_softmax(dim=2) + (weights + math.log(len(features)))
 
     def draw_views(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [draws·N, C, H, W]`: each image at random sizes and places."""
