@@ -15,8 +15,8 @@ from equiscale.layers.channels import ViewPool, apply_matrices, scale_factors
 from equiscale.models.classifier import MultiViewNet
 from equiscale.models.registry import register_model
 
-FACTORS = scale_factors(0.5, 2.84)
-"""From half the image to views in which the smallest objects of STIR reach trained sizes."""
+FACTORS = scale_factors(0.35, 2.84)
+"""Views in which the largest and the smallest objects of STIR reach trained sizes."""
 
 TRAIN_RANGE = (0.35, 2.0)
 """Smallest and largest view in training."""
@@ -73,7 +73,7 @@ class DeepChannelNet(MultiViewNet):
 
     last_stage = "stage4"
     pool: ViewPool = "logsumexp"
-    version = 6  # logsumexp, windows of sizes, brightness is invisible
+    version = 7  # logsumexp, windows of sizes, brightness is invisible
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class DeepChannelNet(MultiViewNet):
         return self.pool_logits(self.view_logits(features.unbind(0)))
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
-        """`[N, C, H, W] ->` maps of every view, `stage1@0.5` to `stage4@2.83`."""
+        """`[N, C, H, W] ->` maps of every view, `stage1@0.354` to `stage4@2.83`."""
         self.check_images(x)
         return {
             f"stage{index}@{factor:.3g}": map_
