@@ -18,12 +18,10 @@ from equiscale.data.catalog import CARDS
 from equiscale.models import model_card
 from equiscale.report.figures import MAIN_MODELS
 from equiscale.report.style import order_datasets
-from equiscale.runs.store import RunStore
 from study import claims
 from study.evidence import (
     FEWEST,
     NONE,
-    ROOT,
     TRAINING,
     TRANSFER,
     Evidence,
@@ -256,20 +254,6 @@ def _photo_row(
 ) -> list[str]:
     bands = (np.mean([curve[size] for size in range(low, high + 1)]) for low, high in BANDS)
     return [scenario, model, percent(unseen), *(percent(float(mean)) for mean in bands)]
-
-
-def rates(evidence: Evidence) -> str:
-    """Best validation accuracy of short runs at 1e-2, and of the runs at 1e-3 up to there."""
-    rows = []
-    for short in RunStore(ROOT / "study" / "rates").load_all():
-        key = short.key
-        for usual in evidence.records(key.model, key.dataset, key.scenario)[:1]:
-            epochs = len(short.history)
-            found = usual.history.valid_accuracy[:epochs], short.history.valid_accuracy
-            best = (percent(max(accuracies)) for accuracies in found)
-            rows.append([key.dataset, key.scenario.value, f"`{key.model}`", epochs, *best])
-    headings = ["dataset", "scenario", "model", "epochs", "best validation at 1e-3", "at 1e-2"]
-    return markdown_table(headings, sorted(rows))
 
 
 SHOWN_SIZES = (17, 20, 24, 32, 48, 56, 64)
@@ -573,7 +557,6 @@ def epochs(evidence: Evidence) -> str:
 _TABLES = (
     *(models, variants, results, highlights, published, others, transfer, photos, quickness),
     *(
-        rates,
         channel_sizes,
         batch_norm,
         ablations,
