@@ -15,11 +15,14 @@ from equiscale.layers.channels import ViewPool, apply_matrices, scale_factors
 from equiscale.models.classifier import MultiViewNet
 from equiscale.models.registry import register_model
 
-FACTORS = scale_factors(0.35, 2.84)
-"""Views in which the largest and the smallest objects of STIR reach trained sizes."""
+FACTORS = (*scale_factors(0.35, 1.0, per_octave=4), 2.0, math.sqrt(8))
+"""Views in which the largest and the smallest objects of STIR reach trained sizes.
 
-TRAIN_RANGE = (0.35, 2.0)
-"""Smallest and largest view in training."""
+Reduced views are cheap, so there are many.
+"""
+
+TRAIN_RANGE = (0.35, 4.0)
+"""Smallest and largest view in training. The largest show parts of objects."""
 
 WINDOW = 0.7
 """Part of this range, in octaves, from which the views of one image are drawn."""
@@ -73,7 +76,7 @@ class DeepChannelNet(MultiViewNet):
 
     last_stage = "stage4"
     pool: ViewPool = "logsumexp"
-    version = 7  # logsumexp, windows of sizes, brightness is invisible
+    version = 8  # logsumexp, windows of sizes, brightness is invisible
 
     def __init__(
         self,
