@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from equiscale import Scenario, SConv2d, create_model, list_models
 from equiscale.analysis.comparison import published_curves
@@ -24,7 +23,6 @@ from equiscale.report.style import order_datasets
 from study.evidence import (
     FEWEST,
     NONE,
-    TRANSFER,
     Evidence,
     correlation,
     markdown_table,
@@ -60,23 +58,6 @@ def winners(evidence: Evidence) -> str:
     table = markdown_table(["dataset", "scenario", "best", "second", "best as published"], rows)
     different = len({row[2].partition(" ")[0] for row in rows})
     return f"{table}\nCells: {len(rows)}; models that are best in one of them: {different}.\n"
-
-
-def traffic_signs(evidence: Evidence) -> str:
-    """The paper's nine on our traffic signs beside the published figures for Mapillary's."""
-    rows, verdicts = [], []
-    for scenario in TRANSFER:
-        theirs = dict(published_nine("trafficsign", scenario).select("model", "mean").iter_rows())
-        means = {m: evidence.mean("gtsrb", scenario, m) for m in MAIN_MODELS}
-        ours = {m: mean for m, mean in means.items() if mean is not None}
-        for model in sorted(ours, key=lambda m: -ours[m]):
-            shown = percent(ours[model]), percent(theirs[model])
-            rows.append([scenario.value, f"`{model}`", *shown])
-        if len(ours) > FEWEST:
-            found = spearmanr(list(ours.values()), [theirs[m] for m in ours]).statistic
-            verdicts.append(f"{scenario.value} {found:.2f} ({len(ours)} models)")
-    table = markdown_table(["scenario", "model", "gtsrb, ours", "trafficsign, published"], rows)
-    return f"{table}\nSpearman's rank correlation: {', '.join(verdicts) or 'too few models'}.\n"
 
 
 SPANS = ((17, 32), (25, 32), (33, 48), (49, 64))

@@ -19,6 +19,7 @@ from equiscale.core.protocol import PROTOCOL_VERSION, TrainingProtocol
 from equiscale.report.figures import MAIN_MODELS
 from equiscale.report.style import order_datasets
 from equiscale.runs.record import RunRecord
+from equiscale.runs.store import RunStore
 
 ROOT = Path(__file__).parents[1]
 TRANSFER = (Scenario.SMALL_TO_LARGE, Scenario.MID_TO_REST, Scenario.LARGE_TO_SMALL)
@@ -28,7 +29,24 @@ FEWEST = 4  # points for a correlation
 TRAINING = {"deep_channels": TrainingProtocol(ema=0.99, break_ties=True).label}
 """How models are trained that are not trained by the paper's protocol."""
 
+RUNS = ROOT / "study" / "runs"
+RATES = ROOT / "study" / "rates"
+"""Short runs at another learning rate."""
+
 Cell = dict[str, Any]
+
+
+def load_records(directory: Path) -> list[RunRecord]:
+    """Return records, in an order that does not depend on when they were finished."""
+    problems: list[str] = []
+    store = RunStore(directory)
+    records = list(store.load_all(problems=problems))
+    if problems or store.quarantined():
+        raise SystemExit(
+            f"damaged records, nothing was published; bring them back into {directory / 'done'} "
+            f"and empty {directory / 'quarantine'}: {'; '.join(problems)}"
+        )
+    return sorted(records, key=lambda record: (record.key.protocol.label, str(record.key)))
 
 
 class Evidence:

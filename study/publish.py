@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,34 +23,22 @@ from equiscale.analysis.study import Study
 from equiscale.report.figures import MAIN_MODELS, TABLES, write_figures
 from equiscale.report.page import write_page
 from equiscale.runs.record import RunRecord
-from equiscale.runs.store import RunStore
 from equiscale.runs.table import write_tables
 from equiscale.sweeps.weights import run_card
-from study.evidence import ROOT, Evidence
-from study.pictures import draw_curves
-from study.tables import BLOCKS, HEADLINE, PHOTOS
+from study.evidence import ROOT, RUNS, TRANSFER, Evidence, load_records
+from study.pictures import COLOURS, Curves, draw_curves, model_curves
+from study.tables import BACKBONE, BLOCKS, HEADLINE, PHOTOS, backbone_curves
 
-RUNS = ROOT / "study" / "runs"
 PAGES = {
-    "README.md": ("highlights",),
-    "docs/results.md": ("results", "published", "published-directions"),
-    "docs/models.md": ("models", "variants", "costs"),
-    "docs/scale-channels.md": ("transfer", "photos", "quickness", "batch-norm"),
-    "study/scale_channels.md": ("channel-pooling", "ablations", "channel-sizes"),
-    "docs/fast-layer.md": ("layer-cost",),
-    "docs/running.md": ("whole-paper",),
-    "study/details.md": (
-        *(
-            "others",
-            "winners",
-            "traffic-signs",
-            "directions",
-            "ends",
-            "equivariance",
-            "slice-selection",
-        ),
-        *("pixel-selection", "epochs", "layer-choices", "stopping", "channels-alone", "confusions"),
-    ),
+    "README.md": "highlights",
+    "docs/results.md": "results published traffic-signs published-directions",
+    "docs/models.md": "models variants costs",
+    "docs/scale-channels.md": "transfer photos quickness photo-ablations backbone batch-norm",
+    "study/scale_channels.md": "channel-pooling ablations channel-sizes",
+    "docs/fast-layer.md": "layer-cost",
+    "docs/running.md": "whole-paper",
+    "study/details.md": "others winners learning-rates directions ends equivariance "
+    "slice-selection pixel-selection epochs layer-choices stopping channels-alone confusions",
 }
 """Tables of each page, in their order."""
 
@@ -64,18 +52,6 @@ FIGURES = (
 )
 WEIGHTS = "src/equiscale/models/weights"
 SHIPPED = (*MAIN_MODELS, "scale_channels")
-
-
-def load_records() -> list[RunRecord]:
-    """Return our records, in an order that does not depend on when they were finished."""
-    problems: list[str] = []
-    records = list(RunStore(RUNS).load_all(problems=problems))
-    if problems or RunStore(RUNS).quarantined():
-        raise SystemExit(
-            f"damaged records, nothing was published; bring them back into {RUNS / 'done'} and "
-            f"empty {RUNS / 'quarantine'}: {'; '.join(problems)}"
-        )
-    return sorted(records, key=lambda record: (record.key.protocol.label, str(record.key)))
 
 
 def fill(text: str, names: Sequence[str], evidence: Evidence) -> str:
@@ -119,7 +95,7 @@ _KEPT = (
 
 def write_our_runs(evidence: Evidence, directory: Path) -> None:
     """Write what comes with the package: models as they are, nothing that a machine changes."""
-    runs = evidence.paper.runs.filter(options="")
+    runs = evidence.usual.runs.filter(pl.col("model").is_in(list_models()), options="")
     timed = (pl.col("measurement") == "cost") & (pl.col("quantity") != "parameters")
     values = evidence.study.measurements.filter(
         pl.col("run_id").is_in(runs["run_id"].to_list()),
@@ -143,14 +119,14 @@ def write_generated(records: Sequence[RunRecord], root: Path) -> None:
         TABLES[name](shown(evidence)).write_csv(root / PICTURES / f"{name}.csv")
     for page, names in PAGES.items():
         text = (ROOT / page).read_text(encoding="utf-8")
-        (root / page).write_text(fill(text, names, evidence), encoding="utf-8")
+        (root / page).write_text(fill(text, names.split(), evidence), encoding="utf-8")
 
 
 def find_stale() -> list[str]:
     """Return the generated tables in the repository that differ from what the records say."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        write_generated(load_records(), root)
+        write_generated(load_records(RUNS), root)
         files = [path for path in sorted(root.rglob("*")) if path.is_file()]
         kept = {path: ROOT / path.relative_to(root) for path in files}
         return [
@@ -168,7 +144,7 @@ def shown(evidence: Evidence) -> Study:
 
 def main() -> None:
     """Write everything that follows from the runs."""
-    records = load_records()
+    records = load_records(RUNS)
     write_generated(records, ROOT)
     evidence = Evidence(records)
     write_page(evidence.study, ROOT / "study" / "report.html")
@@ -177,8 +153,17 @@ def main() -> None:
     for name, record in choose_weights(records).items():
         assert record.weights is not None
         (ROOT / WEIGHTS / f"{name.replace('/', '-')}.safetensors").write_bytes(record.weights)
-    draw_curves(evidence, "emoji", HEADLINE, ROOT / PICTURES / "accuracy-per-size.svg")
-    draw_curves(evidence, "gtsrb", PHOTOS, ROOT / PICTURES / "photos-per-size.svg")
+    pictures: dict[str, tuple[Mapping[Scenario, Curves], Mapping[str, str]]] = {
+        "accuracy-per-size": model_curves(evidence, "emoji", HEADLINE),
+        "photos-per-size": model_curves(evidence, "gtsrb", PHOTOS),
+        "backbone-per-size": (
+            {scenario: backbone_curves(evidence, scenario) for scenario in TRANSFER},
+            dict(zip(BACKBONE, COLOURS, strict=True)),
+        ),
+    }
+    for name, (panels, colours) in pictures.items():
+        if any(panels.values()):
+            draw_curves(panels, colours, ROOT / PICTURES / f"{name}.svg")
     outcome = write_figures(shown(evidence), ROOT / PICTURES, FIGURES, ("svg",))
     print("\n".join(f"{name}: {text}" for name, text in outcome.items()))
     print(f"{len(records)} runs published")

@@ -14,8 +14,7 @@ from tests.browser import WIDTHS, emulate, open_page, start_browser
 
 from equiscale.analysis.runs import read_study
 from equiscale.report.page import write_page
-from study.evidence import ROOT
-from study.publish import RUNS
+from study.evidence import ROOT, RUNS
 
 HEIGHT = 1500
 THEMES = {"desktop": "light", "tablet": "dark", "phone": "light"}

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from scipy.stats import spearmanr
 
 from equiscale import Scenario, list_models
 from equiscale.analysis.comparison import published_accuracy
-from equiscale.core.protocol import protocol_changes
+from equiscale.core.protocol import PROTOCOL_VERSION, TrainingProtocol, protocol_changes
 from equiscale.core.variants import VARIANTS
 from equiscale.data.catalog import CARDS
 from equiscale.models import model_card
@@ -22,10 +23,12 @@ from study import claims
 from study.evidence import (
     FEWEST,
     NONE,
+    RATES,
     TRAINING,
     TRANSFER,
     Evidence,
     correlation,
+    load_records,
     markdown_table,
     measured,
     percent,
@@ -43,6 +46,17 @@ Row = tuple[str, str, list[Any]]
 HEADLINE = ("standard", "pixel_pool", "scale_channels")
 PHOTOS = ("standard", "disco", "deep_channels")
 NUM_HIGHLIGHTS = 7
+BACKBONE = {
+    "plain": {"model": "study.backbone:ResidualNet", "protocol": PROTOCOL_VERSION},
+    "trained on rescaled images": {
+        "model": "study.backbone:ResidualNet",
+        "protocol": TrainingProtocol(augmentation="rescale").label,
+    },
+    "in scale channels": {"model": "study.backbone:wrapped_net", "protocol": PROTOCOL_VERSION},
+}
+"""The residual network of `backbone.py`, and how it is trained."""
+
+RATE_EPOCHS = 5
 
 
 def models(evidence: Evidence) -> str:
@@ -91,6 +105,36 @@ def results(evidence: Evidence) -> str:
     return _models_table(evidence, _model_rows(evidence))
 
 
+def traffic_signs(evidence: Evidence) -> str:
+    """The same on photos of traffic signs, beside the published figures for other photos."""
+    theirs = {
+        scenario: dict(published_nine("trafficsign", scenario).select("model", "mean").iter_rows())
+        for scenario in TRANSFER
+    }
+    rows: list[list[str]] = []
+    ours: dict[Scenario, dict[str, float]] = {scenario: {} for scenario in TRANSFER}
+    for name, changes, cells in _model_rows(evidence, "gtsrb"):
+        row = [_label(name, changes)]
+        for scenario, cell in zip(TRANSFER, cells, strict=True):
+            published = None if changes else theirs[scenario].get(name)
+            row += [_accuracy(cell), percent(published)]
+            if cell and published:
+                ours[scenario][name] = cell["mean"]
+        rows.append(row)
+    headings = [title for s in TRANSFER for title in (s.value, "published")]
+    table = markdown_table(["model", *headings], rows)
+    found = [
+        f"{scenario.value} {_rank_correlation(means, theirs[scenario]):.2f} ({len(means)} models)"
+        for scenario, means in ours.items()
+        if len(means) > FEWEST
+    ]
+    return f"{table}\nSpearman's rank correlation of ours and published: {', '.join(found)}.\n"
+
+
+def _rank_correlation(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float:
+    return float(spearmanr(list(ours.values()), [theirs[model] for model in ours]).statistic)
+
+
 def highlights(evidence: Evidence) -> str:
     """The models of the picture, and the best of the others that ran in all three scenarios."""
     rows = [row for row in _model_rows(evidence) if None not in row[2]]
@@ -100,15 +144,16 @@ def highlights(evidence: Evidence) -> str:
     return _models_table(evidence, [row for row in rows if row in shown])
 
 
-def _model_rows(evidence: Evidence) -> list[Row]:
+def _model_rows(evidence: Evidence, dataset: str = "emoji") -> list[Row]:
     """Return every model and every change of its training, the best first."""
     rows: list[Row] = []
     for name in list_models():
-        cells = [evidence.cell("emoji", scenario, name) for scenario in TRANSFER]
+        cells = [evidence.cell(dataset, scenario, name) for scenario in TRANSFER]
         if any(cells):
             rows.append((name, "", cells))
-    emoji = evidence.study.cells.filter(dataset="emoji", options="")
-    for (protocol, name), part in emoji.group_by("protocol", "model", maintain_order=True):
+    known = pl.col("model").is_in(list_models())
+    others = evidence.study.cells.filter(known, dataset=dataset, options="")
+    for (protocol, name), part in others.group_by("protocol", "model", maintain_order=True):
         if changes := _changes(str(name), str(protocol)):
             found = {row["scenario"]: row for row in part.to_dicts()}
             rows.append((str(name), changes, [found.get(s.value) for s in TRANSFER]))
@@ -128,9 +173,13 @@ def _mean_of_cells(cells: Sequence[Any]) -> float:
 
 def _model_row(evidence: Evidence, name: str, changes: str, cells: Sequence[Any]) -> list[str]:
     cost = evidence.costs.get(name, {})
-    accuracies = [NONE if cell is None else _with_seeds(cell) for cell in cells]
     ratios = [ratio(cost.get(key)) for key in ("training_step_ratio", "inference_ratio")]
-    return [_label(name, changes), f"{model_card(name).count_parameters():,}", *accuracies, *ratios]
+    return [
+        _label(name, changes),
+        f"{model_card(name).count_parameters():,}",
+        *map(_accuracy, cells),
+        *ratios,
+    ]
 
 
 def _changes(model: str, protocol: str) -> str:
@@ -142,7 +191,9 @@ def _label(model: str, changes: str) -> str:
     return f"`{model}`, {changes}" if changes else f"`{model}`"
 
 
-def _with_seeds(cell: Mapping[str, Any]) -> str:
+def _accuracy(cell: Mapping[str, Any] | None) -> str:
+    if cell is None:
+        return NONE
     spread = "" if cell["std"] is None else f" ± {percent(cell['std'])}"
     return f"{percent(cell['mean'])}{spread} ({cell['runs']})"
 
@@ -226,6 +277,19 @@ def _first_epoch(accuracies: Sequence[float], wanted: float) -> int:
     return next(epoch for epoch, found in enumerate(accuracies, start=1) if found >= wanted)
 
 
+def learning_rates(evidence: Evidence) -> str:
+    """Best validation accuracy of five epochs on gtsrb mid2rest, at both learning rates."""
+    higher = {
+        record.key.model: max(record.history.valid_accuracy) for record in load_records(RATES)
+    }
+    rows = []
+    for model in MAIN_MODELS:
+        usual = evidence.records(model, "gtsrb", Scenario.MID_TO_REST)
+        lower = max(usual[0].history.valid_accuracy[:RATE_EPOCHS]) if usual else None
+        rows.append([f"`{model}`", percent(lower), percent(higher.get(model))])
+    return markdown_table(["model", "1e-3", "1e-2"], rows)
+
+
 BANDS = ((17, 24), (25, 32), (33, 48), (49, 56), (57, 64))
 
 
@@ -254,6 +318,27 @@ def _photo_row(
 ) -> list[str]:
     bands = (np.mean([curve[size] for size in range(low, high + 1)]) for low, high in BANDS)
     return [scenario, model, percent(unseen), *(percent(float(mean)) for mean in bands)]
+
+
+def backbone_curves(evidence: Evidence, scenario: Scenario) -> dict[str, dict[int, float]]:
+    """Return accuracy by object size of each way to train the residual network."""
+    found = {}
+    for label, case in BACKBONE.items():
+        runs = evidence.study.where(dataset="gtsrb", scenario=scenario.value, **case)
+        if len(runs.runs):
+            found[label] = dict(runs.sizes.select("object_size", "mean").iter_rows())
+    return found
+
+
+def backbone(evidence: Evidence) -> str:
+    """A residual network on gtsrb in bands of sizes: plain, augmented, in scale channels."""
+    rows = []
+    for scenario in TRANSFER:
+        for label, curve in backbone_curves(evidence, scenario).items():
+            unseen = float(np.mean([curve[size] for size in scenario.test_sizes()]))
+            rows.append(_photo_row(scenario.value, label, unseen, curve))
+    ends = (f"{low}–{high} px" for low, high in BANDS)
+    return markdown_table(["scenario", "network", "unseen sizes", *ends], rows)
 
 
 SHOWN_SIZES = (17, 20, 24, 32, 48, 56, 64)
@@ -310,14 +395,22 @@ def _range(values: Sequence[float]) -> str:
 
 def ablations(evidence: Evidence) -> str:
     """Runs of scale_channels in which one thing was changed, beside those as it is."""
-    own = evidence.paper.cells.filter(model="scale_channels")
+    return _ablations(evidence, "scale_channels")
+
+
+def photo_ablations(evidence: Evidence) -> str:
+    """The same of deep_channels."""
+    return _ablations(evidence, "deep_channels")
+
+
+def _ablations(evidence: Evidence, model: str) -> str:
+    own = evidence.usual.cells.filter(model=model)
     changed = own.filter(pl.col("options") != "")
     columns = _columns(set(changed.select("dataset", "scenario").iter_rows()))
     rows = []
     for options in own["options"].unique().sort():
-        cells = [evidence.cell(*column, "scale_channels", options) for column in columns]
-        shown = (NONE if cell is None else _with_seeds(cell) for cell in cells)
-        rows.append([_options(options), *shown])
+        cells = [evidence.cell(*column, model, options) for column in columns]
+        rows.append([_options(options), *map(_accuracy, cells)])
     return markdown_table(["changed", *_headings(columns)], rows)
 
 
@@ -555,7 +648,8 @@ def epochs(evidence: Evidence) -> str:
 
 
 _TABLES = (
-    *(models, variants, results, highlights, published, others, transfer, photos, quickness),
+    *(models, variants, results, traffic_signs, highlights, published, others, transfer),
+    *(photos, quickness, backbone, learning_rates, photo_ablations),
     *(
         channel_sizes,
         batch_norm,
@@ -569,7 +663,6 @@ _TABLES = (
     *(layer_cost, layer_choices, epochs, whole_paper),
     *(
         claims.winners,
-        claims.traffic_signs,
         claims.directions,
         claims.ends,
         claims.published_directions,

@@ -147,7 +147,8 @@ class DeepChannelNet(MultiViewNet):
         maps = []
         # Logarithms after resizing, as in a photo taken from further away.
         view = self.norm(torch.log(view.clamp_min(0) + OFFSET))
-        view = view.contiguous(memory_format=torch.channels_last)  # faster on a CPU
+        # Faster on a CPU. A clone, because `contiguous` leaves the strides of a single channel alone.
+        view = view.clone(memory_format=torch.channels_last)
         for conv in self.convs:
             view = F.relu(conv(view), inplace=True)
             maps.append(view)
