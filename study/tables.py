@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
@@ -19,6 +20,7 @@ from equiscale.data.catalog import CARDS
 from equiscale.models import model_card
 from equiscale.report.figures import MAIN_MODELS
 from equiscale.report.style import order_datasets
+from equiscale.runs.record import RunRecord
 from study import claims
 from study.evidence import (
     FEWEST,
@@ -257,24 +259,44 @@ def transfer(evidence: Evidence) -> str:
 
 
 def quickness(evidence: Evidence) -> str:
-    """Training until deep_channels validates as well as standard ever does, seed 1."""
-    step = evidence.costs["deep_channels"]["training_step_ratio"]
+    """Training until deep_channels validates as well as standard ever does, by seed."""
     rows = []
     for dataset in evidence.datasets:
         for scenario in TRANSFER:
-            found = (evidence.records(m, dataset, scenario) for m in ("standard", "deep_channels"))
-            plain, deep = ([r.history.valid_accuracy for r in some[:1]] for some in found)
-            if plain and deep and max(deep[0]) >= max(plain[0]):
-                best = max(plain[0])
-                epochs = [_first_epoch(curve[0], best) for curve in (plain, deep)]
-                time = ratio(step * epochs[1] / epochs[0])
-                rows.append([dataset, scenario.value, percent(best), *epochs, time])
-    headings = ["dataset", "scenario", "best validation of `standard`", "its epochs"]
-    return markdown_table([*headings, "epochs of `deep_channels`", "time, relative"], rows)
+            plain, deep = (
+                {record.key.seed: record for record in evidence.records(model, dataset, scenario)}
+                for model in ("standard", "deep_channels")
+            )
+            for seed in sorted(plain.keys() & deep.keys()):
+                best, *epochs = _epochs_to_best(plain[seed], deep[seed])
+                times = _relative_times(evidence, plain[seed], epochs)
+                rows.append([dataset, scenario.value, seed, percent(best), *epochs, *times])
+    headings = ["dataset", "scenario", "seed", "best validation of `standard`", "its epochs"]
+    headings += ["epochs of `deep_channels`", "training, relative", "with validation"]
+    return markdown_table(headings, rows)
 
 
-def _first_epoch(accuracies: Sequence[float], wanted: float) -> int:
-    return next(epoch for epoch, found in enumerate(accuracies, start=1) if found >= wanted)
+def _epochs_to_best(plain: RunRecord, deep: RunRecord) -> tuple[float, int, float]:
+    """Return the best validation accuracy of the first run, and when each had it first."""
+    curves = [record.history.valid_accuracy for record in (plain, deep)]
+    best = max(curves[0])
+    first, second = (
+        next((epoch for epoch, found in enumerate(curve, start=1) if found >= best), math.inf)
+        for curve in curves
+    )
+    return best, int(first), second
+
+
+def _relative_times(
+    evidence: Evidence, plain: RunRecord, epochs: Sequence[float]
+) -> tuple[str, str]:
+    """Return how long deep_channels takes, relative to standard, without and with validation."""
+    whole, training = (np.median(plain.timings[f"{part}_seconds"]) for part in ("epoch", "train"))
+    share = float(training / whole)
+    cost = evidence.costs["deep_channels"]
+    step, inference = cost["training_step_ratio"], cost["inference_ratio"]
+    longer = epochs[1] / epochs[0]
+    return ratio(longer * step), ratio(longer * (share * step + (1 - share) * inference))
 
 
 def learning_rates(evidence: Evidence) -> str:

@@ -82,6 +82,21 @@ def test_protocols_options_and_contents_are_never_mixed() -> None:
     ]
 
 
+def test_side_by_side_a_training_is_an_option_of_the_model() -> None:
+    longer = {"protocol": "paper-1 max_epochs=300 reshuffle=true"}
+    alone = {"model": "net", "options": '{"width":8}', **longer}
+    cells = study({}, longer, alone).side_by_side().cells
+    found = {(row["model"], row["options"]): row["variant"] for row in cells.to_dicts()}
+    training = '"max_epochs":"300","reshuffle":"true"'
+    assert found == {
+        ("standard", ""): False,
+        ("standard", f"{{{training}}}"): True,
+        ("net", f'{{{training},"width":8}}'): False,
+    }
+    assert set(cells["protocol"]) == {"paper-1"}
+    assert set(study(longer).side_by_side().cells["options"]) == {""}, "the only training"
+
+
 def test_the_learning_rate_is_chosen_by_validation_accuracy() -> None:
     found = study(
         *({"seed": s, "learning_rate": 1e-3, "valid_accuracy": 0.6} for s in range(1, 4)),

@@ -107,8 +107,8 @@ def test_pairs_ranks_and_published_figures_are_those_of_the_study(
     assert (pair["seeds"], pair["missing"]) == (2, 1)
     ranking = study.ranking("paper-1")
     assert ranking is not None
-    assert data["rankings"]["paper-1"]["models"] == [key.model for key in ranking.models]
-    assert data["rankings"]["paper-1"]["ranks"] == list(ranking.ranks)
+    assert data["ranking"]["models"] == [key.model for key in ranking.models]
+    assert data["ranking"]["ranks"] == list(ranking.ranks)
     keys = {"dataset": "emoji", "scenario": "mid2rest", "model": "xu"}
     published = find(data["published"]["cells"], **keys)
     assert published["mean"] == published_accuracy().filter(**keys)["mean"][0]
@@ -116,12 +116,15 @@ def test_pairs_ranks_and_published_figures_are_those_of_the_study(
 
 
 def test_what_must_not_be_mixed_is_kept_apart(data: dict[str, Any], hostile: str) -> None:
-    assert data["protocols"] == ["paper-1", "paper-1 max_epochs=3"]
+    """Another training is another variant of the model."""
     assert [s["key"] for s in data["scenarios"]] == ["mid2rest", "all2all"]
     xu = {"dataset": "emoji", "model": "xu"}
-    assert find(data["cells"], protocol="paper-1", scenario="mid2rest", **xu)["missing"] == [2]
-    assert find(data["cells"], protocol="paper-1 max_epochs=3", **xu)["runs"] == 1
-    assert find(data["cells"], protocol="paper-1", scenario="all2all", **xu)["gap"] is None
+    short = 'xu {"max_epochs":"3"}'
+    assert find(data["cells"], scenario="mid2rest", **xu)["missing"] == [2]
+    assert find(data["cells"], model=short)["runs"] == 1
+    assert find(data["cells"], scenario="all2all", **xu)["gap"] is None
+    variants = {model["key"]: model["variant"] for model in data["models"]}
+    assert (variants["xu"], variants[short]) == (False, True)
     assert hostile in {model["key"] for model in data["models"]}
 
 
@@ -284,8 +287,15 @@ def test_the_controls_change_what_is_shown(opened: webdriver.Chrome) -> None:
     assert "choose at least one model" in _text(opened, "#answer")
     opened.find_element(By.ID, "c-all").click()
     assert len(opened.find_elements(By.CSS_SELECTOR, "#sizes path.series")) == 4
-    _choose(opened, "c-protocol", "paper-1 max_epochs=3")
-    assert "not by the paper's protocol" in _text(opened, "#notices")
+
+
+@needs_browser
+def test_a_page_without_runs_by_the_papers_protocol_says_so(
+    browser: webdriver.Chrome, study: Study, tmp_path: Path
+) -> None:
+    write_page(study.where(protocol="paper-1 max_epochs=3"), tmp_path / "short.html")
+    open_page(browser, (tmp_path / "short.html").as_uri())
+    assert "not by the paper's protocol" in _text(browser, "#notices")
 
 
 @needs_browser

@@ -17,8 +17,8 @@ from equiscale.runs.table import MEASUREMENT_COLUMNS, RUN_COLUMNS
 def our_runs() -> Study:
     """Return the study of the runs that come with equiscale.
 
-    They follow the paper's protocol, with models as they are. Nothing in them depends on the
-    machine: there are no times.
+    Models are as they are, trained by the paper's protocol; `deep_channels` by its own. Nothing in
+    them depends on the machine: there are no times.
     """
     folder = resources.files("equiscale") / "reference"
     runs, measurements = (

@@ -5,6 +5,7 @@ Page, figures, standings and comparison all read this one object.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,7 +32,8 @@ from equiscale.analysis.summaries import (
     summarize_equivariance,
     summarize_sizes,
 )
-from equiscale.core.protocol import PROTOCOL_VERSION
+from equiscale.core.files import canonical_json
+from equiscale.core.protocol import PROTOCOL_VERSION, protocol_changes
 from equiscale.core.registry import check_name
 from equiscale.runs.table import MEASUREMENT_COLUMNS, RUN_COLUMNS
 
@@ -118,7 +120,21 @@ class Study:
         counts: dict[str, int] = dict(self.runs["protocol"].value_counts().iter_rows())
         if PROTOCOL_VERSION in counts:
             return PROTOCOL_VERSION
-        return max(sorted(counts), key=lambda name: counts[name])
+        return max(sorted(counts), key=lambda name: counts[name], default=PROTOCOL_VERSION)
+
+    def side_by_side(self) -> Study:
+        """Return the study in which changes of the training are options of the models.
+
+        All its runs have the main protocol, so models that were trained differently are compared.
+        """
+        main = self.main_protocol
+        changed = [
+            options if protocol == main else _with_training(options, protocol)
+            for options, protocol in self.runs.select("options", "protocol").iter_rows()
+        ]
+        options = pl.Series("options", changed, pl.String)
+        runs = self.runs.with_columns(options, protocol=pl.lit(main)).with_columns(_IS_VARIANT)
+        return replace(self, runs=runs)
 
     @cached_property
     def reported(self) -> pl.DataFrame:
@@ -192,14 +208,27 @@ def _typed(frame: pl.DataFrame, columns: Mapping[str, type]) -> pl.DataFrame:
     ).with_columns(pl.col(name).fill_null(_DEFAULTS[name]) for name in _DEFAULTS if name in columns)
 
 
+def _with_training(options: str, protocol: str) -> str:
+    """Return options together with what differs from the paper's protocol."""
+    changes = (change.partition("=") for change in protocol_changes(protocol).split())
+    return canonical_json(
+        {**json.loads(options or "{}"), **{name: value for name, _, value in changes}}
+    )
+
+
+_IS_VARIANT = ((pl.col("options") != "") & (pl.col("options") == "").any().over("model")).alias(
+    "variant"
+)
+"""Options of a model that was also run without."""
+
+
 def _named(runs: pl.DataFrame) -> pl.DataFrame:
     ambiguous = pl.col("dataset_hash").n_unique().over("dataset") > 1
     short_hash = pl.col("dataset_hash").str.slice(0, _HASH_LETTERS)
-    plain = (pl.col("options") == "").any().over("model")
     return runs.with_columns(
+        _IS_VARIANT,
         dataset_name=pl.col("dataset"),
         dataset=pl.when(ambiguous)
         .then(pl.col("dataset") + " " + short_hash)
         .otherwise(pl.col("dataset")),
-        variant=(pl.col("options") != "") & plain,
     )

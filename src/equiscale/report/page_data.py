@@ -39,12 +39,13 @@ _FIRST_LETTER = ord("0")
 def page_data(study: Study) -> dict[str, Any]:
     """Return everything that the page shows, as plain JSON without NaN.
 
-    A model with options has the key `str(ModelKey)`, which the page only compares.
+    A model with options has the key `str(ModelKey)`, which the page only compares. Changes of the
+    training are options too.
     """
+    study = study.side_by_side()
     published = _published(study.cells["dataset_name"].unique().to_list())
     models = {*study.models, *(ModelKey(row["model"]) for row in published["cells"])}
     variants = set(study.cells.filter("variant").select("model", "options").iter_rows())
-    protocols = study.cells["protocol"].unique().sort()
     selections, left_out = _selections(study)
     return {
         "provenance": _provenance(study) | {"selections_left_out": left_out},
@@ -53,22 +54,22 @@ def page_data(study: Study) -> dict[str, Any]:
             {"key": key, "label": dataset_label(key), "sizes": study.object_sizes[key]}
             for key in order_datasets(study.cells["dataset"].to_list())
         ],
-        "protocols": _protocols(study.cells),
+        "protocol": study.main_protocol,
         "models": [
             {"key": str(key), "variant": key in variants, **vars(style)}
             for key, style in style_models(models).items()
         ],
         "cells": _cells(study),
         "costs": _plain_rows(study.costs),
-        "rankings": {name: found for name in protocols if (found := _ranking(study, name))},
+        "ranking": _ranking(study),
         "pairs": [_with_pair_keys(row) for row in _plain_rows(study.pairs)],
         "published": published,
         "selections": selections,
     }
 
 
-def _ranking(study: Study, protocol: str) -> dict[str, Any] | None:
-    ranking = study.ranking(protocol)
+def _ranking(study: Study) -> dict[str, Any] | None:
+    ranking = study.ranking(study.main_protocol)
     if ranking is None:
         return None
     lists = ("models", "models_left_out")
@@ -119,13 +120,6 @@ def _scenarios(study: Study) -> list[dict[str, Any]]:
         }
         for name in order_scenarios(study.cells["scenario"])
     ]
-
-
-def _protocols(cells: pl.DataFrame) -> list[str]:
-    """Return the protocols: the paper's first, then by the number of runs."""
-    counts = cells.group_by("protocol").agg(pl.col("runs").sum()).rows()
-    order = sorted(counts, key=lambda c: (c[0] != PROTOCOL_VERSION, -c[1], c[0]))
-    return [name for name, _ in order]
 
 
 def _published(datasets: list[str]) -> dict[str, Any]:

@@ -86,11 +86,17 @@ DATASET_LABELS = {
 def style_models(models: Iterable[ModelKey]) -> dict[ModelKey, ModelStyle]:
     """Return the style of each model: those of `STYLES` in their order, variants, then others.
 
-    A model with options is drawn like an unknown one, so that it differs from its default.
+    A model with options is drawn like an unknown one, so that it differs from its default. If it
+    is not there without options, one set of options has its colours and mark.
     """
     given = set(models)
     known = STYLES | {name: _variant_style(name) for name in VARIANTS}
-    styles = {ModelKey(name): known[name] for name in known if ModelKey(name) in given}
+    first = {key.model: key for key in sorted(given, reverse=True)}
+    styles = {
+        key: replace(style, label=style.label + short_label(key).removeprefix(name))
+        for name, style in known.items()
+        if (key := first.get(name))
+    }
     for index, key in enumerate(sorted(given - styles.keys())):
         styles[key] = _other_style(short_label(key), index)
     return styles

@@ -147,7 +147,7 @@ class DeepChannelNet(MultiViewNet):
         maps = []
         # Logarithms after resizing, as in a photo taken from further away.
         view = self.norm(torch.log(view.clamp_min(0) + OFFSET))
-        # Faster on a CPU. A clone, because `contiguous` leaves the strides of a single channel alone.
+        # Faster on a CPU. A clone: `contiguous` leaves the strides of a single channel alone.
         view = view.clone(memory_format=torch.channels_last)
         for conv in self.convs:
             view = F.relu(conv(view), inplace=True)

@@ -4,34 +4,34 @@ const state = {};
 const tableStates = { table: { column: 2, down: true }, costs: { column: 1, down: false }, glance: { column: null, down: true } };
 let timer = null;
 
+const shortened = (label) => (label.length > 24 ? label.slice(0, 23) + "…" : label);
 const modelOf = (key) => data.byModel.get(key);
 const choose = (key, known, fallback) => (known.includes(key) ? key : fallback ?? known[0]);
-const cellsOf = (protocol, dataset) => data.cells.filter((c) => c.protocol === protocol && c.dataset === dataset);
+const cellsOf = (dataset) => data.cells.filter((c) => c.dataset === dataset);
 const datasetName = () => data.cells.find((c) => c.dataset === state.dataset)?.dataset_name;
 const publishedCell = (scenario, model) =>
   data.published.cells.find((c) => c.dataset === datasetName() && c.scenario === scenario && c.model === model);
 const sizesOf = () => data.datasets.find((d) => d.key === state.dataset).sizes;
 const scenarioOf = (key) => data.scenarios.find((s) => s.key === key);
-const shownCells = () => cellsOf(state.protocol, state.dataset).filter((c) => c.scenario === state.scenario && state.models.has(c.model));
-const hiddenVariants = () => [...new Set(cellsOf(state.protocol, state.dataset).map((c) => c.model))].filter((key) => modelOf(key).variant && !state.models.has(key));
+const shownCells = () => cellsOf(state.dataset).filter((c) => c.scenario === state.scenario && state.models.has(c.model));
+const hiddenVariants = () => [...new Set(cellsOf(state.dataset).map((c) => c.model))].filter((key) => modelOf(key).variant && !state.models.has(key));
 const shownModels = () => data.models.filter((m) => state.models.has(m.key));
 
 function readState() {
   const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  state.protocol = choose(given.protocol, data.protocols);
-  const datasets = [...new Set(data.cells.filter((c) => c.protocol === state.protocol).map((c) => c.dataset))];
+  const datasets = [...new Set(data.cells.map((c) => c.dataset))];
   state.dataset = choose(given.dataset, datasets);
-  const scenarios = [...new Set(cellsOf(state.protocol, state.dataset).map((c) => c.scenario))];
+  const scenarios = [...new Set(cellsOf(state.dataset).map((c) => c.scenario))];
   state.scenario = choose(given.scenario, scenarios, scenarios.includes("mid2rest") ? "mid2rest" : scenarios[0]);
   state.published = given.published !== "0";
-  const own = new Set(cellsOf(state.protocol, state.dataset).map((c) => c.model).filter((key) => !modelOf(key).variant));
+  const own = new Set(cellsOf(state.dataset).map((c) => c.model).filter((key) => !modelOf(key).variant));
   state.models = new Set(given.models !== undefined ? given.models.split("~").filter((key) => data.byModel.has(key)) : own);
   state.size = sizesOf()[nearest(sizesOf(), Number(given.size) || 40)];
   for (const name of ["stage", "selection", "item", "first", "second"]) state[name] = given[name];
 }
 
 function writeState() {
-  const values = { protocol: state.protocol, dataset: state.dataset, scenario: state.scenario, models: [...state.models].join("~"), published: state.published ? 1 : 0, size: state.size };
+  const values = { dataset: state.dataset, scenario: state.scenario, models: [...state.models].join("~"), published: state.published ? 1 : 0, size: state.size };
   for (const name of ["stage", "selection", "item", "first", "second"]) if (state[name] !== undefined) values[name] = state[name];
   history.replaceState(null, "", "#" + new URLSearchParams(values));
 }
@@ -51,12 +51,10 @@ function select(id, label, options, value, onchange) {
 
 function drawControls() {
   const focused = document.activeElement?.id;
-  const protocols = data.protocols.map((key) => ({ key, label: key }));
-  const datasets = data.datasets.filter((d) => cellsOf(state.protocol, d.key).length);
-  const scenarios = data.scenarios.filter((x) => cellsOf(state.protocol, state.dataset).some((c) => c.scenario === x.key));
-  const available = data.models.filter((m) => cellsOf(state.protocol, state.dataset).some((c) => c.model === m.key) || (state.published && publishedCell(state.scenario, m.key)));
+  const datasets = data.datasets.filter((d) => cellsOf(d.key).length);
+  const scenarios = data.scenarios.filter((x) => cellsOf(state.dataset).some((c) => c.scenario === x.key));
+  const available = data.models.filter((m) => cellsOf(state.dataset).some((c) => c.model === m.key) || (state.published && publishedCell(state.scenario, m.key)));
   $$("controls").replaceChildren(
-    protocols.length > 1 ? select("c-protocol", "Protocol", protocols, state.protocol, (protocol) => change({ protocol })) : "",
     select("c-dataset", "Dataset", datasets, state.dataset, (dataset) => change({ dataset })),
     select("c-scenario", "Trained on → tested on", scenarios, state.scenario, (scenario) => change({ scenario })),
     chip("c-published", "published figures", state.published, (published) => change({ published }), null),
@@ -91,8 +89,7 @@ function chip(id, label, on, onchange, model) {
 const FEWEST_RUNS = 5;
 function drawNotices() {
   const notes = [];
-  if (state.protocol !== data.provenance.paper_protocol) notes.push(`These runs were trained as “${state.protocol}”, not by the paper's protocol (${data.provenance.paper_protocol}): the published figures are a guide, not a target.`);
-  if (data.protocols.length > 1) notes.push(`The results hold ${data.protocols.length} training protocols; they are never mixed: ${data.protocols.join(" · ")}.`);
+  if (data.protocol !== data.provenance.paper_protocol) notes.push(`These runs were trained as “${data.protocol}”, not by the paper's protocol (${data.provenance.paper_protocol}): the published figures are a guide, not a target.`);
   const hidden = hiddenVariants().length;
   if (hidden) notes.push(`${hidden} ${hidden === 1 ? "variant of a model, with other options, is" : "variants of models, with other options, are"} not shown; open “with other options” above to choose.`);
   const few = shownCells().filter((c) => c.runs < FEWEST_RUNS);
@@ -103,7 +100,7 @@ function drawNotices() {
 
 function drawGlance() {
   const scenarios = data.scenarios;
-  const cells = cellsOf(state.protocol, state.dataset).filter((c) => state.models.has(c.model));
+  const cells = cellsOf(state.dataset).filter((c) => state.models.has(c.model));
   const models = [...new Set(cells.map((c) => c.model))].map(modelOf).sort((a, b) => a.index - b.index);
   const find = (model, scenario) => cells.find((c) => c.model === model && c.scenario === scenario);
   const shown = shownCells().filter((c) => c.mean !== null).sort((a, b) => b.mean - a.mean);
@@ -192,7 +189,7 @@ function drawSeeds() {
     const group = s("g", { tabindex: 0, role: "img", "aria-label": `${row.model.label}: ${row.cell ? percent(row.cell.mean) : "no runs"}` });
     group.append(s("rect", { x: 0, y: y - step / 2, width: f.width, height: step, fill: "transparent" }));
     group.append(s("line", { class: "grid", x1: f.margin.left, x2: f.width - f.margin.right, y1: y, y2: y }));
-    group.append(s("text", { class: "strong", x: f.margin.left - 10, y: y + 4, "text-anchor": "end" }, row.model.label));
+    group.append(s("text", { class: "strong", x: f.margin.left - 10, y: y + 4, "text-anchor": "end" }, shortened(row.model.label)));
     (row.cell?.accuracies ?? []).forEach((value, i, all) => {
       group.append(s("circle", { cx: f.x(value), cy: all.length > 1 ? y + (((i * 7) % 5) - 2) * 2.4 : y, r: 3, style: `fill:${colour}`, opacity: 0.45, class: "seed" }));
     });
@@ -226,7 +223,7 @@ function drawTable() {
     { title: "learning rate", value: (c) => c.learning_rate, show: (c) => String(c.learning_rate) },
   ];
   $$("table").replaceChildren(sortable(columns, rows, "Statistics of the shown cells", tableStates.table),
-    h("p", { class: "quiet" }, "Gap: accuracy at the trained sizes minus accuracy at the others, in points. “Inside”: whether the published mean lies in our interval, from five seeds on. “Near”: whether our mean lies within two published standard deviations of the published one, and how many of our runs do. Runs by another protocol or at another learning rate than the published ones are not judged."));
+    h("p", { class: "quiet" }, "Gap: accuracy at the trained sizes minus accuracy at the others, in points. “Inside”: whether the published mean lies in our interval, from five seeds on. “Near”: whether our mean lies within two published standard deviations of the published one, and how many of our runs do. Runs that were trained differently, or at another learning rate than the published ones, are not judged."));
 }
 function kernelAt(text, index) {
   const code = text.charCodeAt(index);
@@ -234,7 +231,7 @@ function kernelAt(text, index) {
 }
 
 function drawSelection() {
-  const found = data.selections.filter((x) => x.protocol === state.protocol && x.dataset === state.dataset && x.scenario === state.scenario);
+  const found = data.selections.filter((x) => x.dataset === state.dataset && x.scenario === state.scenario);
   $$("selection-section").hidden = !data.selections.length;
   if (!found.length) {
     $$("selection-controls").replaceChildren();
@@ -382,7 +379,7 @@ function leftOut(ranking) {
 }
 
 function drawRanks() {
-  const ranking = data.rankings[state.protocol];
+  const ranking = data.ranking;
   if (!ranking) {
     $$("rank-note").textContent = "";
     $$("ranks").replaceChildren(h("p", { class: "missing" }, "Ranks need at least two models with runs in the same cells."));
@@ -398,7 +395,7 @@ function drawRanks() {
     const half = critical ? critical / 2 : 0;
     const group = s("g", { tabindex: 0, role: "img", "aria-label": `${model.label}: ${rank.toFixed(2)}` },
       s("rect", { x: 0, y: y - step / 2, width: f.width, height: step, fill: "transparent" }),
-      s("text", { class: "strong", x: f.margin.left - 10, y: y + 4, "text-anchor": "end" }, model.label),
+      s("text", { class: "strong", x: f.margin.left - 10, y: y + 4, "text-anchor": "end" }, shortened(model.label)),
       s("line", { x1: f.x(Math.max(1, rank - half)), x2: f.x(Math.min(count, rank + half)), y1: y, y2: y, style: `stroke:${colour}`, "stroke-width": 3, opacity: 0.35 }),
       s("circle", { cx: f.x(rank), cy: y, r: 5, style: `fill:${colour}` }));
     explains(group, () => [model.label, ["average rank", rank.toFixed(2)]]);
@@ -408,7 +405,7 @@ function drawRanks() {
 }
 
 function drawPairs() {
-  const cells = cellsOf(state.protocol, state.dataset);
+  const cells = cellsOf(state.dataset);
   const models = data.models.filter((m) => cells.some((c) => c.model === m.key));
   if (models.length < 2) {
     $$("pair-controls").replaceChildren();
@@ -420,7 +417,7 @@ function drawPairs() {
   const second = choose(state.second, keys, keys.find((key) => key !== first));
   const options = models.map((m) => ({ key: m.key, label: m.label }));
   $$("pair-controls").replaceChildren(select("c-first", "First", options, first, (value) => change({ first: value })), select("c-second", "Second", options, second, (value) => change({ second: value })));
-  const rows = data.pairs.filter((p) => p.protocol === state.protocol && p.dataset === state.dataset && ((p.first === first && p.second === second) || (p.first === second && p.second === first)));
+  const rows = data.pairs.filter((p) => p.dataset === state.dataset && ((p.first === first && p.second === second) || (p.first === second && p.second === first)));
   const turned = rows.map((p) => (p.first === first ? p : { ...p, difference: p.difference === null ? null : -p.difference, low: p.high === null ? null : -p.high, high: p.low === null ? null : -p.low, wins: p.seeds - p.ties - p.wins }));
   const columns = [
     { title: "scenario", first: true, value: (p) => scenarioOf(p.scenario).label },
@@ -434,7 +431,7 @@ function drawPairs() {
 }
 
 function drawCosts() {
-  const rows = data.costs.filter((c) => c.protocol === state.protocol && c.dataset === state.dataset && state.models.has(c.model));
+  const rows = data.costs.filter((c) => c.dataset === state.dataset && state.models.has(c.model));
   const times = (value) => (value === null ? "–" : number(value) + " ×");
   const seconds = (value) => (value === null ? "–" : value < 0.1 ? number(1000 * value) + " ms" : number(value) + " s");
   const columns = [
@@ -459,9 +456,9 @@ function drawProvenance() {
   const facts = {
     "Made with": `${p.made_with}, ${p.made_at}`,
     "Runs": `${p.runs} finished` + (p.our_runs ? `, of them ${p.our_runs} that come with equiscale` : "") + `, ${p.reported_runs} reported` + (p.runs > p.reported_runs ? " (where two learning rates were tried, the better one by validation accuracy)" : ""),
-    "Missing runs": p.missing_runs ? `${p.missing_runs}: seeds that other cells of the same dataset and protocol have` : "none",
+    "Missing runs": p.missing_runs ? `${p.missing_runs}: seeds that other cells of the same dataset have` : "none",
     "Not finished": others,
-    "Protocols": data.protocols.join(" · "),
+    "Protocol": data.protocol,
     ...Object.fromEntries(Object.entries(p.versions).map(([name, values]) => [name, values.join(", ")])),
     ...Object.fromEntries(Object.entries(p.datasets).map(([name, hash]) => [`Content of ${name}`, hash || "unknown"])),
     "Published figures": data.published.citation,
@@ -470,7 +467,7 @@ function drawProvenance() {
   const missing = data.cells.filter((c) => c.missing.length);
   $$("provenance").replaceChildren(
     h("dl", {}, Object.entries(facts).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-    missing.length ? h("details", {}, h("summary", {}, `Missing seeds in ${missing.length} cells`), h("ul", {}, missing.map((c) => h("li", {}, `${modelOf(c.model).label}, ${c.dataset}, ${scenarioOf(c.scenario).label} (${c.protocol}): ${c.missing.join(", ")}`)))) : "",
+    missing.length ? h("details", {}, h("summary", {}, `Missing seeds in ${missing.length} cells`), h("ul", {}, missing.map((c) => h("li", {}, `${modelOf(c.model).label}, ${c.dataset}, ${scenarioOf(c.scenario).label}: ${c.missing.join(", ")}`)))) : "",
     p.problems.length ? h("details", { open: true }, h("summary", {}, `${p.problems.length} records with problems`), h("ul", {}, p.problems.map((text) => h("li", {}, text)))) : "");
 }
 
