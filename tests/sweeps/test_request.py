@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from equiscale.core.errors import OptionError
 from equiscale.core.spec import Scenario
 from equiscale.models import list_models
-from equiscale.sweeps.request import find_models, find_scenarios, find_sources
+from equiscale.sweeps.request import find_models, find_scenarios, find_sources, resolve_sweep
 from equiscale.sweeps.sweep_file import SweepRequest
 
 
@@ -29,3 +31,15 @@ def test_all_does_not_hide_a_name_that_is_unknown() -> None:
 def test_a_group_without_models_is_named() -> None:
     with pytest.raises(OptionError, match="no model of the group 'own'"):
         find_models(["own"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({}, "--lr 0.003"), ({"learning_rates": (0.01,)}, ""), ({"training": {"ema": 0.9}}, "")],
+)
+def test_the_training_meant_for_a_model_is_named_if_none_is_chosen(
+    changes: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    resolve_sweep(SweepRequest(models=("standard", "deep_channels"), seeds=(1,), **changes))
+    assert caplog.messages == [m for m in caplog.messages if "deep_channels" in m and words in m]
+    assert bool(caplog.messages) == bool(words)

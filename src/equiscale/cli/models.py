@@ -67,7 +67,7 @@ def _print_card(card: ModelCard) -> None:
     if card.base is not None:
         table.add_row("variant of", card.base)
     table.add_row("parameters", f"{_count(card)} (grey images, 36 classes)")
-    for label in ("citation", "guarantee", "limits"):
+    for label in ("citation", "guarantee", "limits", "training"):
         if text := getattr(card, label):
             table.add_row(label, text)
     for option, default in card.options.items():

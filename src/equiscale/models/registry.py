@@ -43,6 +43,8 @@ class ModelCard:
         citation: Who proposed it, where.
         guarantee: What it promises under rescaling.
         limits: Where the promise ends, with measured figures.
+        training: Options of `equiscale train` it is meant to be trained with, if not by the paper's
+            protocol.
         group: `"paper"`, `"beyond"`, `"control"` or, of a user, `"own"`.
         factory: Called with `in_channels`, `num_classes` and the options.
         fixed: Arguments of the factory that make it this model; they are not options.
@@ -60,6 +62,7 @@ class ModelCard:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     base: str | None = None
     presets: Mapping[str, Any] = field(default_factory=dict)
+    training: str = ""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -152,6 +155,7 @@ def register_model(
     limits: str = "",
     group: ModelGroup = "own",
     fixed: Mapping[str, Any] | None = None,
+    training: str = "",
 ) -> Callable[[FactoryT], FactoryT]:
     """Return a decorator that registers a class or function as a model.
 
@@ -175,9 +179,8 @@ def register_model(
     check_name("group of models", group, MODEL_GROUPS)
 
     def add(factory: FactoryT) -> FactoryT:
-        card = ModelCard(
-            name, title, citation, guarantee, limits, group, factory, dict(fixed or {})
-        )
+        words = title, citation, guarantee, limits
+        card = ModelCard(name, *words, group, factory, dict(fixed or {}), training=training)
         _check_factory(card)
         _MODELS.add(name, card)
         return factory

@@ -90,6 +90,8 @@ def resolve_sweep(request: SweepRequest) -> Sweep:
         protocol=protocol,
     )
     check_sweep(sweep, list(datasets.values()))
+    if not rates and not request.training:
+        note_training(models)
     return sweep
 
 
@@ -162,6 +164,13 @@ def inspect_sweep(sweep: Sweep, store: RunStore) -> SweepStatus:
         plan = plan_runs(sweep, accuracies | _diverged(plan, store))
         _check_records(plan, store, problems)
     return SweepStatus(plan, _states(plan, store), tuple(dict.fromkeys(problems)))
+
+
+def note_training(models: Iterable[ModelChoice]) -> None:
+    """Log which models are meant to be trained in another way than by the paper's protocol."""
+    for card in map(model_card, dict.fromkeys(choice.name for choice in models)):
+        if card.training:
+            _log.warning("%s is meant to be trained with %s", card.name, card.training)
 
 
 def note_reused(keys: Iterable[RunKey]) -> None:

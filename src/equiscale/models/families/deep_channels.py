@@ -49,6 +49,7 @@ MARGIN = 8
     limits="An object that no view shows at a trained size, or that has few pixels left, is not "
     "recognised reliably. The features are on a grid of every fourth pixel of a view, so that "
     "other shifts change the logits.",
+    training="--lr 0.003 --ema 0.99 --break-ties",
 )
 class DeepChannelNet(MultiViewNet):
     """`[N, C, H, W] -> [N, num_classes]`: four convolutions on rescaled views, answers pooled.
