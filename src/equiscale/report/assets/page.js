@@ -121,7 +121,7 @@ function answer(cells) {
   if (!cells.length) return ["Nothing to show: choose at least one model that has runs."];
   const best = cells[0];
   const words = [h("b", {}, modelOf(best.model).label), ` reaches ${percent(best.mean)} on the test sizes of ${scenarioOf(best.scenario).label}${best.runs === 1 ? ", with one seed" : ""}`];
-  if (best.gap !== null) words.push(`, ${points(best.gap).replace("+", "")} points below its accuracy at the sizes it was trained on`);
+  if (best.gap !== null) words.push(`, ${points(Math.abs(best.gap)).replace("+", "")} points ${best.gap < 0 ? "above" : "below"} its accuracy at the sizes it was trained on`);
   const standard = cells.find((c) => c.model === "standard");
   if (standard && standard !== best) words.push(`; the standard network reaches ${percent(standard.mean)}`);
   if (cells.length > 2) words.push(`. Last of the ${cells.length} shown is ${modelOf(cells.at(-1).model).label} with ${percent(cells.at(-1).mean)}`);
@@ -260,7 +260,7 @@ function drawSelection() {
   const largest = Math.max(...series.flat());
   const strong = r.filter((value) => value !== null && value > 0.9).length;
   const label = `Chosen kernel size of ${channels} channels, ${modelOf(current.model).label}, object ${current.classes[item]}, seed ${current.seed}. ${strong} channels have r above 0.9; the largest kernel is ${largest}.`;
-  const f = frame($$("selection"), { height: 320, x: [-0.5, channels - 0.5], y: [5, Math.max(largest + 2, 15)], xTicks: [], label, xTitle: `${channels} channels, sorted by r · ${strong} above 0.9 · seed ${current.seed}` });
+  const f = frame($$("selection"), { height: 332, margin: { top: 22 }, x: [-0.5, channels - 0.5], y: [5, Math.max(largest + 2, 15)], xTicks: [], label, xTitle: `${channels} channels, sorted by r · ${strong} above 0.9 · seed ${current.seed}` });
   f.svg.append(s("text", { x: 4, y: 10, "aria-hidden": "true" }, "kernel size"));
   const colour = `var(--${modelOf(current.model).colour})`;
   const dots = order.map((channel, place) => {
