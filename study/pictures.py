@@ -14,7 +14,7 @@ from equiscale.analysis.summaries import ModelKey
 from equiscale.report.style import scenario_label, style_models
 from study.evidence import TRANSFER, Evidence
 
-COLOURS = ("#888888", "#d98c00", "#1f77b4")
+COLOURS = ("#888888", "#d98c00", "#1f77b4", "#b07aa1", "#2a8a3e")
 STYLE: dict[Any, Any] = {"svg.hashsalt": "equiscale", "svg.fonttype": "path", "font.size": 9}
 
 

@@ -55,6 +55,11 @@ BACKBONE = {
         "protocol": TrainingProtocol(augmentation="rescale").label,
     },
     "in scale channels": {"model": "study.backbone:wrapped_net", "protocol": PROTOCOL_VERSION},
+    "global maximum": {"model": "study.backbone:max_net", "protocol": PROTOCOL_VERSION},
+    "global maximum, in scale channels with random views": {
+        "model": "study.backbone:robust_net",
+        "protocol": PROTOCOL_VERSION,
+    },
 }
 """The residual network of `backbone.py`, and how it is trained."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from equiscale.core.errors import OptionError
 from equiscale.models import create_model
-from equiscale.models.families import deep_channels
 from equiscale.models.families.deep_channels import OFFSET, DeepChannelNet, whole_view
 
 
@@ -47,66 +45,6 @@ def test_rescaling_moves_the_response_to_another_view() -> None:
     half = F.interpolate(x, (32, 32), mode="bilinear", antialias=True)
     large, small = model.stages(x), model.stages(F.pad(half, (8,) * 4, mode="replicate"))
     torch.testing.assert_close(large["stage4@0.5"], small["stage4@1"])
-
-
-@pytest.fixture
-def plain_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn off the changes of brightness, colour and proportions."""
-    for name in ("LIGHT", "COLOUR", "STRETCH"):
-        monkeypatch.setattr(deep_channels, name, 0.0)
-
-
-@pytest.mark.usefixtures("plain_views")
-def test_training_draws_sizes_per_image_from_each_part_of_the_range() -> None:
-    model = build(train_range=(0.5, 2.0), window=1, draws=2).train()
-    square = torch.zeros(64, 1, 64, 64)
-    square[..., 24:40, 24:40] = 1
-    views = model.draw_views(square)
-    assert views.shape == (128, 1, 64, 64)
-    whole = views.sum(dim=(1, 2, 3)).sqrt() / 16  # no larger than the factor: some are cut
-    assert whole[:64].max() <= 1.01
-    assert whole[:64].std() > 0.1
-    assert whole[64:].max() > 1.5
-
-
-@pytest.mark.usefixtures("plain_views")
-def test_the_views_of_an_image_fill_a_window_of_the_range() -> None:
-    dot = torch.zeros(64, 1, 64, 64)
-    dot[..., 30:34, 30:34] = 1
-    views = build(train_range=(0.25, 1.0), window=0.5, draws=2).draw_views(dot)
-    small, large = (views.sum(dim=(1, 2, 3)).sqrt() / 4).view(2, 64)
-    assert (large / small).max() < 2.1  # half of two octaves
-    assert small.min() < 0.3
-    assert small.max() > 0.55
-    assert large.max() > 0.8
-
-
-def test_training_varies_brightness_and_proportions() -> None:
-    grey = torch.full((256, 3, 64, 64), 0.5)
-    grey[..., 24:40, 24:40] = 0
-    views = build(in_channels=3, train_range=(1.0, 1.0), draws=1).draw_views(grey)
-    brightness = views[:, :, 0, 0].log() - math.log(0.5)
-    assert 0.5 < brightness.mean(dim=1).std() < 0.9
-    assert 0.05 < brightness.std(dim=1).mean() < 0.25
-    dark = views[:, 0] < views[:, 0, :1, :1] / 2
-    proportions = dark.any(dim=1).sum(dim=1) / dark.any(dim=2).sum(dim=1)
-    assert 1.05 < proportions.max() < 1.35
-
-
-@pytest.mark.usefixtures("plain_views")
-def test_training_blurs_a_view_as_enlarging_would() -> None:
-    """A blurred edge is less steep, down to the steepness in the most enlarged view."""
-    edge = torch.zeros(256, 1, 64, 64)
-    edge[..., 32:] = 1
-    one = build(factors=(2.0,), train_range=(1.0, 2.0), draws=2)
-    views = one.draw_views(edge)
-    assert not views.isnan().any()
-    steepness = views.diff(dim=3).amax(dim=(1, 2, 3))
-    assert steepness.max() > 0.8
-    assert 0.35 < steepness.min() < 0.55
-    none = build(factors=(1.0,), train_range=(0.5, 1.0), draws=1)
-    sharp = none.draw_views(edge).diff(dim=3).amax(dim=(1, 2, 3))
-    assert sharp.mean() > 0.7  # nothing is enlarged, nothing blurred
 
 
 def test_the_light_does_not_matter() -> None:

@@ -13,6 +13,7 @@ from equiscale.layers.channels import (
 )
 from equiscale.layers.conversion import convert
 from equiscale.layers.global_pool import GlobalMaxPool
+from equiscale.layers.random_views import RandomViews
 from equiscale.layers.scaled.conv import SConv2d, scaled_conv2d
 from equiscale.layers.scaled.pooling import ScalePool, scale_pool
 from equiscale.layers.search import ObjectSearch
@@ -22,6 +23,7 @@ __all__ = [
     "GlobalMaxPool",
     "KanazawaConv2d",
     "ObjectSearch",
+    "RandomViews",
     "RescaledViews",
     "RieszConv2d",
     "SConv2d",

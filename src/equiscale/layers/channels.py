@@ -9,7 +9,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,9 @@ from equiscale.layers.scaled.kernel_scaling import (
     resampling_matrix,
 )
 from equiscale.layers.wrapping import Wrapper
+
+if TYPE_CHECKING:
+    from equiscale.layers.random_views import RandomViews
 
 Canvas = Literal["none", "zeros", "replicate"]
 CANVASES: tuple[Canvas, ...] = get_args(Canvas)
@@ -221,6 +224,15 @@ def apply_matrices(images: Tensor, rows: Tensor | None, columns: Tensor | None) 
     return resized.to(images.dtype)
 
 
+def check_images(x: Tensor) -> None:
+    """Raise `ShapeError` unless these are images of which views can be made."""
+    if x.ndim != 4 or not x.is_floating_point():
+        raise ShapeError(
+            "views need images [N, C, H, W] of floating-point numbers, got "
+            f"{list(x.shape)} of {x.dtype}"
+        )
+
+
 def _crop(matrix: Tensor | None, size: int) -> Tensor | None:
     """Return `size` consecutive rows of a resizing matrix, from a random one on."""
     if matrix is None or len(matrix) <= size:
@@ -298,11 +310,7 @@ class RescaledViews(nn.Module):
 
     def make(self, x: Tensor, factors: Sequence[float]) -> dict[float, Tensor]:
         """`[N, C, H, W] -> {factor: view}` for these factors."""
-        if x.ndim != 4 or not x.is_floating_point():
-            raise ShapeError(
-                "views need images [N, C, H, W] of floating-point numbers, got "
-                f"{list(x.shape)} of {x.dtype}"
-            )
+        check_images(x)
         height, width = map(operator.index, x.shape[2:])  # numbers to a compiler, not symbols
         matrices = _resizing_matrices(height, width, tuple(factors), self.interpolation, self.blur)
         views = {}
@@ -369,6 +377,8 @@ class ScaleChannels(Wrapper):
         interpolation: How images are resized.
         blur: As for `RescaledViews`.
         canvas: As for `RescaledViews`.
+        train_views: Random views to train with, instead of `train_factors` and dropout. With
+            `pool="logsumexp"` and a global maximum in the backbone they train well on photos.
 
     Raises:
         OptionError: An option does not exist or has no meaning.
@@ -391,10 +401,14 @@ class ScaleChannels(Wrapper):
         interpolation: Interpolation = "bicubic",
         blur: float = 0.0,
         canvas: Canvas = "replicate",
+        train_views: RandomViews | None = None,
     ) -> None:
         super().__init__(backbone)
         check_view_pool(pool)
+        if train_views is not None and train_factors is not None:
+            raise OptionError("either train_factors or train_views: both say how to train")
         self.views = RescaledViews(factors, train_factors, dropout, interpolation, blur, canvas)
+        self.train_views = train_views
         self.pool: ViewPool = pool
 
     def extra_repr(self) -> str:
@@ -410,8 +424,11 @@ class ScaleChannels(Wrapper):
         """`[N, C, H, W] -> [N, S, K]`: the answer of each view.
 
         At inference, views of one size are one batch. In training each view is its own, as batch
-        normalisation would mix their statistics.
+        normalisation would mix their statistics; random views are one batch, as they should mix.
         """
+        if self.training and self.train_views is not None:
+            logits = self._run(self.train_views(x), [1.0], x)
+            return logits.unflatten(0, (-1, len(x))).transpose(0, 1)
         views = self.views(x)
         groups: dict[object, list[float]] = {}
         for factor, view in views.items():

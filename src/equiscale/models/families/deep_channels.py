@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_numbers, check_positive
 from equiscale.layers.channels import ViewPool, apply_matrices, scale_factors
+from equiscale.layers.random_views import TRAIN_RANGE, WINDOW, RandomViews, resizing_matrices
 from equiscale.models.classifier import MultiViewNet
 from equiscale.models.registry import register_model
 
@@ -21,15 +22,9 @@ FACTORS = (*scale_factors(0.35, 1.0, per_octave=4), 2.0, math.sqrt(8))
 Reduced views are cheap, so there are many.
 """
 
-TRAIN_RANGE = (0.35, 4.0)
-"""Smallest and largest view in training. The largest show parts of objects."""
-
-WINDOW = 0.7
-"""Part of this range, in octaves, from which the views of one image are drawn."""
-
-LIGHT, COLOUR, STRETCH = 0.7, 0.15, 0.1
-"""In training: standard deviation of the logarithm of the brightness, the same of each channel, and
-the largest logarithm of a change of proportions."""
+LIGHT, COLOUR = 0.7, 0.15
+"""In training: standard deviation of the logarithm of the brightness, and the same of each
+channel."""
 
 OFFSET = 0.05
 """Added to intensities before the logarithm, so that black is finite."""
@@ -60,10 +55,8 @@ class DeepChannelNet(MultiViewNet):
     The views' logits are pooled by `logsumexp`: a view counts by the height of its logits, so that
     one in which nothing can be recognised need not be learned.
 
-    In training every image gets `draws` views of random size and place, from a random part of the
-    range of factors, so that the largest views are not always among them. A batch then mixes all
-    sizes, and so do its batch statistics. Views are blurred at random, as small objects are in the
-    views that enlarge them, and vary in brightness, colour and proportions.
+    In training every image gets `draws` random views instead (`equiscale.layers.RandomViews`),
+    which vary in size, place, blur, proportions, brightness and colour.
 
     Args:
         in_channels: Channels of the images.
@@ -90,9 +83,11 @@ class DeepChannelNet(MultiViewNet):
         draws: int = 4,
     ) -> None:
         super().__init__(in_channels, num_classes, minimum_size=1)
-        _check_options(widths, factors, train_range, window, draws)
+        _check_options(widths, factors)
         self.factors = tuple(sorted(map(float, factors)))
-        self.train_range, self.window, self.draws = train_range, window, draws
+        self.train_views = RandomViews(
+            draws, train_range, window, max(factors), light=LIGHT, colour=COLOUR
+        )
         self.norm = nn.BatchNorm2d(in_channels, affine=False)
         shapes = zip((in_channels, *widths), widths, (5, 3, 3, 3), STRIDES, strict=False)
         self.convs = nn.ModuleList(
@@ -108,8 +103,8 @@ class DeepChannelNet(MultiViewNet):
         if not self.training:
             return self.classify(self.stages(x))
         self.check_images(x)
-        *_, last = self._maps(self.draw_views(x))
-        features = self.global_pool(last).unflatten(0, (self.draws, len(x)))
+        *_, last = self._maps(self.train_views(x))
+        features = self.global_pool(last).unflatten(0, (-1, len(x)))
         return self.pool_logits(self.view_logits(features.unbind(0)))
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
@@ -120,28 +115,6 @@ class DeepChannelNet(MultiViewNet):
             for factor in self.factors
             for index, map_ in enumerate(self._maps(whole_view(x, factor)), start=1)
         }
-
-    def draw_views(self, x: Tensor) -> Tensor:
-        """`[N, C, H, W] -> [draws·N, C, H, W]`: each image at random sizes and places."""
-        count, channels = x.shape[:2]
-        light = LIGHT * torch.randn(count, 1, 1, 1) + COLOUR * torch.randn(count, channels, 1, 1)
-        x = x * light.exp().to(x)
-        lowest = (1 - self.window) * torch.rand(count)
-        views = []
-        for part in range(self.draws):
-            chances = torch.rand(5, count)
-            place = lowest + self.window * (part + chances[0]) / self.draws
-            factor = self.train_range[0] ** (1 - place) * self.train_range[1] ** place
-            # At most as blurred as what the largest factor enlarges.
-            width = 1 + (self.factors[-1] / factor.clamp_min(1) - 1).clamp_min(0) * chances[1]
-            stretch = (STRETCH * (2 * chances[2] - 1)).exp()
-            sides = zip(x.shape[2:], (factor * stretch, factor / stretch), chances[3:], strict=True)
-            down, across = (
-                resizing_matrices(side, side, times, (side - times * side) * chance, width)
-                for side, times, chance in sides
-            )
-            views.append(apply_matrices(x, down[:, None], across[:, None]))
-        return torch.cat(views)
 
     def _maps(self, view: Tensor) -> list[Tensor]:
         """Return the feature map after each stage."""
@@ -156,28 +129,14 @@ class DeepChannelNet(MultiViewNet):
         return maps
 
 
-def _check_options(
-    widths: Sequence[int],
-    factors: Sequence[float],
-    train_range: tuple[float, float],
-    window: float,
-    draws: int,
-) -> None:
+def _check_options(widths: Sequence[int], factors: Sequence[float]) -> None:
     check_numbers("widths", widths)
     if len(widths) != len(STRIDES):
         raise OptionError(f"widths must be four numbers, got {widths!r}")
-    check_positive(draws=draws, **{f"widths[{i}]": width for i, width in enumerate(widths)})
+    check_positive(**{f"widths[{i}]": width for i, width in enumerate(widths)})
     check_numbers("factors", factors)
     if min(factors) <= 0:
         raise OptionError(f"factors must be positive, got {factors!r}")
-    check_numbers("train_range", train_range)
-    if len(train_range) != 2 or not 0 < train_range[0] <= train_range[1]:
-        raise OptionError(
-            f"train_range must be the smallest and the largest factor, got {train_range!r}"
-        )
-    check_numbers("window", (window,))
-    if not 0 <= window <= 1:
-        raise OptionError(f"window must be from 0 to 1, got {window!r}")
 
 
 class NormalisedConv2d(nn.Module):
@@ -232,19 +191,3 @@ def whole_view(x: Tensor, factor: float) -> Tensor:
 
     height, width = x.shape[2:]
     return apply_matrices(x, matrix(height)[:, None], matrix(width)[:, None])
-
-
-def resizing_matrices(
-    side: int, new_side: int, factor: Tensor, start: Tensor, width: Tensor | float = 1.0
-) -> Tensor:
-    """`[N], [N], [N] -> [N, new_side, side]`: matrices of bilinear resizing with antialiasing.
-
-    The image begins at `start` in the view; around it the view repeats its border. The filter is
-    `width` times as wide as it must be.
-    """
-    support = ((1 / factor).clamp_min(1) * width)[:, None]
-    places = (torch.arange(new_side) + 0.5 - start[:, None]) / factor[:, None]
-    inside = torch.minimum(places, side - support / 2).maximum(support / 2)
-    distances = (inside[:, :, None] - torch.arange(side) - 0.5).abs()
-    weights = (1 - distances / support[:, :, None]).clamp_min(0)
-    return weights / weights.sum(dim=2, keepdim=True)
