@@ -48,8 +48,10 @@ def draw_curves(panels: Mapping[Scenario, Curves], colours: Mapping[str, str], p
             _draw_panel(axis, scenario, curves, colours)
         axes[0].set_ylabel("accuracy (%)")
         figure.supxlabel("object size (pixels); shaded: sizes in training", size=9)
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
+        lines = {line.get_label(): line for axis in axes for line in axis.get_lines()}
+        figure.legend(
+            lines.values(), lines.keys(), loc="outside upper center", ncols=2, frameon=False
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None})
 

@@ -46,7 +46,7 @@ Row = tuple[str, str, list[Any]]
 """A model, the changes of its training, and its cells of the three transfer scenarios."""
 
 HEADLINE = ("standard", "pixel_pool", "scale_channels")
-PHOTOS = ("standard", "disco", "deep_channels")
+PHOTOS = ("standard", "hermite", "deep_channels")
 NUM_HIGHLIGHTS = 7
 BACKBONE = {
     "plain": {"model": "study.backbone:ResidualNet", "protocol": PROTOCOL_VERSION},
