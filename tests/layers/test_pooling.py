@@ -114,10 +114,17 @@ def test_wrong_input_is_named() -> None:
         ScalePool("pixle")  # type: ignore[arg-type]
 
 
-def test_global_max_pool_sends_the_gradient_to_one_element() -> None:
-    x = torch.zeros(2, 3, 4, 5, requires_grad=True)
-    GlobalMaxPool()(x).sum().backward()
-    assert x.grad is not None
-    assert x.grad.count_nonzero() == 6
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_global_max_pool_sends_the_gradient_to_the_first_maximum(
+    order: torch.memory_format,
+) -> None:
+    x = torch.zeros(2, 3, 4, 5).contiguous(memory_format=order).requires_grad_()
+    (gradient,) = torch.autograd.grad(GlobalMaxPool()(x).sum(), x)
+    assert torch.equal(gradient[:, :, 0, 0], torch.ones(2, 3))
+    assert gradient.count_nonzero() == 6
+    assert gradient.stride() == x.stride()
+
+
+def test_global_max_pool_needs_a_map() -> None:
     with pytest.raises(ShapeError, match="more axes"):
         GlobalMaxPool()(torch.zeros(2, 3))

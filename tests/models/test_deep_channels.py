@@ -53,6 +53,12 @@ def test_the_light_does_not_matter() -> None:
     torch.testing.assert_close(bright["stage1@1"], dark["stage1@1"])
 
 
+def test_many_images_are_classified_in_parts() -> None:
+    model = build()
+    x = torch.rand(9, 1, 64, 64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model(x), model.classify(model.stages(x)))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -33,6 +33,9 @@ STRIDES = (1, 2, 2, 1)
 MARGIN = 8
 """Pixels around a reduced view."""
 
+CACHED_PIXELS = 2**17
+"""Pixels of a view that a CPU takes at once at inference, so that the maps stay in its cache."""
+
 
 @register_model(
     "deep_channels",
@@ -101,11 +104,16 @@ class DeepChannelNet(MultiViewNet):
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, num_classes]`; in training, from views that are drawn."""
         if not self.training:
-            return self.classify(self.stages(x))
+            return self.forward_head(self.forward_features(x))
         self.check_images(x)
-        *_, last = self._maps(self.train_views(x))
-        features = self.global_pool(last).unflatten(0, (-1, len(x)))
+        features = self._features(self.train_views(x)).unflatten(0, (-1, len(x)))
         return self.pool_logits(self.view_logits(features.unbind(0)))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W] -> [N, views, num_features]`."""
+        self.check_images(x)
+        views = (whole_view(x, factor) for factor in self.factors)
+        return torch.stack([self._features(view) for view in views], dim=1)
 
     def stages(self, x: Tensor) -> dict[str, Tensor]:
         """`[N, C, H, W] ->` maps of every view, `stage1@0.354` to `stage4@2.83`."""
@@ -115,6 +123,13 @@ class DeepChannelNet(MultiViewNet):
             for factor in self.factors
             for index, map_ in enumerate(self._maps(whole_view(x, factor)), start=1)
         }
+
+    def _features(self, view: Tensor) -> Tensor:
+        """`[N, C, h, w] -> [N, num_features]`."""
+        if self.training or view.device.type != "cpu" or torch.compiler.is_compiling():
+            return self.global_pool(self._maps(view)[-1])
+        parts = view.split(max(1, CACHED_PIXELS // math.prod(view.shape[2:])))
+        return torch.cat([self.global_pool(self._maps(part)[-1]) for part in parts])
 
     def _maps(self, view: Tensor) -> list[Tensor]:
         """Return the feature map after each stage."""
