@@ -78,7 +78,11 @@ def test_a_view_is_blurred_as_enlarging_would() -> None:
     [
         ({"draws": 0}, "draws must be an integer of at least 1"),
         ({"train_range": (2.0, 1.0)}, "train_range must be the smallest and the largest"),
-        ({"window": 1.5}, "window must be from 0 to 1"),
+        ({"window": 1.5}, "window must be a number from 0 to 1"),
+        ({"window": "x"}, "window must be a number from 0 to 1"),
+        ({"stretch": math.nan}, "stretch must be a number of at least 0"),
+        ({"light": -1}, "light must be a number of at least 0"),
+        ({"enlarged": 0}, "enlarged must be a number above 0"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:

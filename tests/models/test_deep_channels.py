@@ -38,6 +38,14 @@ def test_views_are_those_of_interpolate(factor: float) -> None:
     torch.testing.assert_close(view, F.pad(inner, (margin,) * 4, mode="replicate"))
 
 
+@pytest.mark.parametrize("side", [63, 65])
+def test_the_view_at_full_size_is_the_image(side: int) -> None:
+    x = image()[..., :side, :1].repeat(1, 1, 2, 65)[:, :, :side, :side]
+    view = whole_view(x, 1.0)
+    start = (view.shape[2] - side) // 2
+    torch.testing.assert_close(view[:, :, start : start + side, start : start + side], x)
+
+
 def test_rescaling_moves_the_response_to_another_view() -> None:
     """An image of half the size in its own view is the image in the view of half the size."""
     model = build(factors=(0.5, 1.0))
@@ -47,7 +55,8 @@ def test_rescaling_moves_the_response_to_another_view() -> None:
     torch.testing.assert_close(large["stage4@0.5"], small["stage4@1"])
 
 
-def test_the_light_does_not_matter() -> None:
+def test_contrast_does_not_depend_on_the_light() -> None:
+    """Up to the offset that keeps black finite."""
     model = build()
     bright, dark = (model.stages(light * (image() + OFFSET) - OFFSET) for light in (1.0, 1.5))
     torch.testing.assert_close(bright["stage1@1"], dark["stage1@1"])
@@ -66,8 +75,9 @@ def test_many_images_are_classified_in_parts() -> None:
         ({"widths": (8, 8, 0, 8)}, r"widths\[2\] must be an integer of at least 1"),
         ({"factors": ()}, "factors must be a list of numbers"),
         ({"factors": (1.0, -1.0)}, "factors must be positive"),
+        ({"factors": (1.0, 1.001)}, "differ in three digits"),
         ({"train_range": (2.0, 1.0)}, "train_range must be the smallest and the largest"),
-        ({"window": 1.5}, "window must be from 0 to 1"),
+        ({"window": 1.5}, "window must be a number from 0 to 1"),
         ({"draws": 0}, "draws must be an integer of at least 1"),
     ],
 )

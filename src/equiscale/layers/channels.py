@@ -283,11 +283,9 @@ class RescaledViews(nn.Module):
         canvas: Canvas = "replicate",
     ) -> None:
         super().__init__()
-        self.factors = _check_factors("factors", factors)
+        self.factors = check_factors("factors", factors)
         self.train_factors = (
-            self.factors
-            if train_factors is None
-            else _check_factors("train_factors", train_factors)
+            self.factors if train_factors is None else check_factors("train_factors", train_factors)
         )
         check_dropout(dropout)
         _check_blur(blur)
@@ -328,7 +326,8 @@ class RescaledViews(nn.Module):
         return tuple(itertools.compress(self.train_factors, kept))
 
 
-def _check_factors(name: str, factors: Sequence[float]) -> tuple[float, ...]:
+def check_factors(name: str, factors: Sequence[float]) -> tuple[float, ...]:
+    """Return factors as numbers; raise `OptionError` unless they are positive and different."""
     check_numbers(name, factors)
     numbers = tuple(float(factor) for factor in factors)
     different = {f"{factor:.3g}" for factor in numbers}  # as in names of stages
@@ -377,8 +376,9 @@ class ScaleChannels(Wrapper):
         interpolation: How images are resized.
         blur: As for `RescaledViews`.
         canvas: As for `RescaledViews`.
-        train_views: Random views to train with, instead of `train_factors` and dropout. With
-            `pool="logsumexp"` and a global maximum in the backbone they train well on photos.
+        train_views: Random views to train with, bilinear and surrounded by the repeated border.
+            `dropout` then has no meaning, and `interpolation`, `blur` and `canvas` only at
+            inference. With `pool="logsumexp"` they train well on photos.
 
     Raises:
         OptionError: An option does not exist or has no meaning.
@@ -428,7 +428,7 @@ class ScaleChannels(Wrapper):
         """
         if self.training and self.train_views is not None:
             logits = self._run(self.train_views(x), [1.0], x)
-            return logits.unflatten(0, (-1, len(x))).transpose(0, 1)
+            return logits.unflatten(0, (self.train_views.draws, len(x))).transpose(0, 1)
         views = self.views(x)
         groups: dict[object, list[float]] = {}
         for factor, view in views.items():

@@ -8,7 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
-from equiscale.core.options import check_numbers, check_positive
+from equiscale.core.options import (
+    LARGEST_NUMBER,
+    check_numbers,
+    check_positive,
+    check_positive_numbers,
+)
 from equiscale.layers.channels import apply_matrices, check_images
 
 TRAIN_RANGE = (0.35, 4.0)
@@ -21,11 +26,13 @@ WINDOW = 0.7
 class RandomViews(nn.Module):
     """`[N, C, H, W] -> [draws·N, C, H, W]`: views of random size and place, for training.
 
-    Every image gets `draws` views from a random part of the range of sizes, so that the largest are
-    not always among them. A view is as large as the image: it shows a part of the enlarged image,
-    or the reduced image with its border repeated around it. Views are also blurred at random, at
-    most as much as what `enlarged` enlarges, and stretched. All views of a step are one batch, so
-    that its batch statistics mix all sizes.
+    Every image gets `draws` views from a random window of the range of sizes, so that the largest
+    are not always among them. The window is divided into `draws` parts, and one view comes from
+    each, the smallest first. A view is as large as the image: it shows a part of the enlarged
+    image, or the reduced image with its border repeated around it. Views are also stretched, and
+    blurred by a random amount, at most as much as an image enlarged by `enlarged`. Brightness and
+    colour are drawn once per image. All views of a step are one batch, so that its batch statistics
+    mix all sizes.
 
     Args:
         draws: Views per image.
@@ -62,9 +69,10 @@ class RandomViews(nn.Module):
             raise OptionError(
                 f"train_range must be the smallest and the largest factor, got {train_range!r}"
             )
-        check_numbers("window", (window,))
-        if not 0 <= window <= 1:
-            raise OptionError(f"window must be from 0 to 1, got {window!r}")
+        _check_amount("window", window, largest=1)
+        check_positive_numbers(enlarged=enlarged)
+        for name, amount in (("stretch", stretch), ("light", light), ("colour", colour)):
+            _check_amount(name, amount)
         self.draws, self.train_range, self.window = draws, train_range, window
         self.enlarged, self.stretch, self.light, self.colour = enlarged, stretch, light, colour
 
@@ -89,11 +97,22 @@ class RandomViews(nn.Module):
             stretch = (self.stretch * (2 * chances[2] - 1)).exp()
             sides = zip(x.shape[2:], (factor * stretch, factor / stretch), chances[3:], strict=True)
             down, across = (
-                resizing_matrices(side, side, times, (side - times * side) * chance, width)
+                resizing_matrices(
+                    *(side, side, times.to(x.device)),
+                    ((side - times * side) * chance).to(x.device),
+                    width.to(x.device),
+                )
                 for side, times, chance in sides
             )
             views.append(apply_matrices(x, down[:, None], across[:, None]))
         return torch.cat(views)
+
+
+def _check_amount(name: str, value: object, largest: float = LARGEST_NUMBER) -> None:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not known or not 0 <= value <= largest:  # type: ignore[operator]
+        limits = "of at least 0" if largest == LARGEST_NUMBER else f"from 0 to {largest:g}"
+        raise OptionError(f"{name} must be a number {limits}, got {value!r}")
 
 
 def resizing_matrices(
@@ -105,8 +124,9 @@ def resizing_matrices(
     `width` times as wide as it must be.
     """
     support = ((1 / factor).clamp_min(1) * width)[:, None]
-    places = (torch.arange(new_side) + 0.5 - start[:, None]) / factor[:, None]
+    new, old = (torch.arange(pixels, device=factor.device) for pixels in (new_side, side))
+    places = (new + 0.5 - start[:, None]) / factor[:, None]
     inside = torch.minimum(places, side - support / 2).maximum(support / 2)
-    distances = (inside[:, :, None] - torch.arange(side) - 0.5).abs()
+    distances = (inside[:, :, None] - old - 0.5).abs()
     weights = (1 - distances / support[:, :, None]).clamp_min(0)
     return weights / weights.sum(dim=2, keepdim=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from equiscale.core.errors import OptionError
 from equiscale.core.options import check_numbers, check_positive
-from equiscale.layers.channels import ViewPool, apply_matrices, scale_factors
+from equiscale.layers.channels import ViewPool, apply_matrices, check_factors, scale_factors
 from equiscale.layers.random_views import TRAIN_RANGE, WINDOW, RandomViews, resizing_matrices
 from equiscale.models.classifier import MultiViewNet
 from equiscale.models.registry import register_model
@@ -54,12 +54,12 @@ class DeepChannelNet(MultiViewNet):
 
     Each view passes a logarithm of its intensities, which must be 0 to 1 and not normalised, four
     convolutions with batch normalisation, a global maximum and a normalisation of the pooled
-    features. Filters of the first convolution have mean zero, so that brightness does not matter.
+    features. Filters of the first convolution have mean zero, so that brightness hardly matters.
     The views' logits are pooled by `logsumexp`: a view counts by the height of its logits, so that
     one in which nothing can be recognised need not be learned.
 
     In training every image gets `draws` random views instead (`equiscale.layers.RandomViews`),
-    which vary in size, place, blur, proportions, brightness and colour.
+    which vary in size, place, blur and proportions; brightness and colour vary between images.
 
     Args:
         in_channels: Channels of the images.
@@ -86,8 +86,8 @@ class DeepChannelNet(MultiViewNet):
         draws: int = 4,
     ) -> None:
         super().__init__(in_channels, num_classes, minimum_size=1)
-        _check_options(widths, factors)
-        self.factors = tuple(sorted(map(float, factors)))
+        _check_widths(widths)
+        self.factors = tuple(sorted(check_factors("factors", factors)))
         self.train_views = RandomViews(
             draws, train_range, window, max(factors), light=LIGHT, colour=COLOUR
         )
@@ -106,8 +106,9 @@ class DeepChannelNet(MultiViewNet):
         if not self.training:
             return self.forward_head(self.forward_features(x))
         self.check_images(x)
-        features = self._features(self.train_views(x)).unflatten(0, (-1, len(x)))
-        return self.pool_logits(self.view_logits(features.unbind(0)))
+        features = self._features(self.train_views(x))
+        per_view = features.unflatten(0, (self.train_views.draws, len(x)))
+        return self.pool_logits(self.view_logits(per_view.unbind()))
 
     def forward_features(self, x: Tensor) -> Tensor:
         """`[N, C, H, W] -> [N, views, num_features]`."""
@@ -144,22 +145,19 @@ class DeepChannelNet(MultiViewNet):
         return maps
 
 
-def _check_options(widths: Sequence[int], factors: Sequence[float]) -> None:
+def _check_widths(widths: Sequence[int]) -> None:
     check_numbers("widths", widths)
     if len(widths) != len(STRIDES):
         raise OptionError(f"widths must be four numbers, got {widths!r}")
     check_positive(**{f"widths[{i}]": width for i, width in enumerate(widths)})
-    check_numbers("factors", factors)
-    if min(factors) <= 0:
-        raise OptionError(f"factors must be positive, got {factors!r}")
 
 
 class NormalisedConv2d(nn.Module):
     """`[N, C, H, W] -> [N, O, H', W']`: a convolution and batch normalisation.
 
     With `contrast` the filters have mean zero and the border of the image is repeated: the layer
-    responds to differences only. Applied to the logarithm of an image, it does not see how bright
-    the light is or which colour it has. At inference the normalisation is part of the filters.
+    responds to differences only, in the logarithm of an image to contrast, whatever the light. At
+    inference the normalisation is part of the filters.
 
     Examples:
         >>> layer = NormalisedConv2d(1, 2, 3, stride=1, contrast=True).eval()
@@ -201,8 +199,11 @@ def whole_view(x: Tensor, factor: float) -> Tensor:
 
     def matrix(side: int) -> Tensor:
         canvas = stride * math.ceil((round(factor * side) + margin) / stride)
-        start = torch.tensor([(canvas - factor * side) / 2])
-        return resizing_matrices(side, canvas, torch.tensor([factor]), start)
+        start = (canvas - factor * side) / 2
+        if (factor * side).is_integer():
+            start = math.floor(start)  # of an odd size: between pixels, the view would be blurred
+        place = torch.tensor([[factor], [start]], device=x.device)
+        return resizing_matrices(side, canvas, *place)
 
     height, width = x.shape[2:]
     return apply_matrices(x, matrix(height)[:, None], matrix(width)[:, None])
