@@ -45,7 +45,7 @@ demo: $(READY) ## set up, train small networks on a small budget and write a pag
 	@echo "$(DEMO_EPOCHS) epochs are few; for the paper's protocol leave out --epochs and --lr. Next, try:"
 	@echo "  export PATH=\"$$(cd $(BIN) && pwd):\$$PATH\""
 	@echo "  equiscale compare --runs demo/runs                           # these runs beside the published ones"
-	@echo "  equiscale train --model deep_channels --epochs 20 --lr $(DEMO_RATE)   # one run, with its progress"
+	@echo "  equiscale train --model deep_channels --lr $(DEMO_RATE) --ema 0.99 --break-ties   # one run, as this model is meant to be trained"
 	@echo "  equiscale bench my_module:MyNet --scenarios mid2rest --seeds 1 --epochs $(DEMO_EPOCHS) --lr $(DEMO_RATE) --runs demo/runs"
 	@echo "                                                                  # your network, such as MyNet of the README in my_module.py"
 	@echo "  equiscale data build folder --help                              # a benchmark from your pictures"

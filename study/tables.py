@@ -63,6 +63,7 @@ BACKBONE = {
 }
 """The residual network of `backbone.py`, and how it is trained."""
 
+USUAL_RATE = 1e-3
 RATE_EPOCHS = 5
 
 
@@ -160,8 +161,10 @@ def _model_rows(evidence: Evidence, dataset: str = "emoji") -> list[Row]:
             rows.append((name, "", cells))
     known = pl.col("model").is_in(list_models())
     others = evidence.study.cells.filter(known, dataset=dataset, options="")
-    for (protocol, name), part in others.group_by("protocol", "model", maintain_order=True):
+    how = ("protocol", "model", "learning_rate")
+    for (protocol, name, rate), part in others.group_by(how, maintain_order=True):
         if changes := _changes(str(name), str(protocol)):
+            changes += "" if rate == USUAL_RATE else f" lr={rate:g}"
             found = {row["scenario"]: row for row in part.to_dicts()}
             rows.append((str(name), changes, [found.get(s.value) for s in TRANSFER]))
     return sorted(rows, key=lambda row: (row[2].count(None), -_mean_of_cells(row[2])))
@@ -279,9 +282,12 @@ def quickness(evidence: Evidence) -> str:
                 longer = epochs[:, 1].mean() / epochs[:, 0].mean()
                 share = float(np.mean([_training_share(plain[seed]) for seed in seeds]))
                 times = _relative_times(evidence, longer, share)
-                rows.append([dataset, scenario.value, *shown, *times])
+                whole = [[len(runs[seed].history) for seed in seeds] for runs in (plain, deep)]
+                all_of_it = _relative_times(evidence, sum(whole[1]) / sum(whole[0]), share)
+                rows.append([dataset, scenario.value, *shown, *times, all_of_it[1]])
     headings = ["dataset", "scenario", "epochs of `standard`", "epochs of `deep_channels`"]
-    return markdown_table([*headings, "training, relative", "with validation"], rows)
+    headings += ["training, relative", "with validation", "whole runs"]
+    return markdown_table(headings, rows)
 
 
 def _epochs_to_best(plain: RunRecord, deep: RunRecord) -> tuple[float, float]:
