@@ -144,12 +144,18 @@ def _rank_correlation(ours: Mapping[str, float], theirs: Mapping[str, float]) ->
 
 
 def highlights(evidence: Evidence) -> str:
-    """The models of the picture, and the best of the others that ran in all three scenarios."""
+    """The models of the picture and the best others that ran in all scenarios, also on photos."""
     rows = [row for row in _model_rows(evidence) if None not in row[2]]
     shown = [row for row in rows if row[0] in HEADLINE and not row[1]]
     best = [row for row in rows if row[1] or model_card(row[0]).group != "control"]
     shown += [row for row in best if row not in shown][: NUM_HIGHLIGHTS - len(shown)]
-    return _models_table(evidence, [row for row in rows if row in shown])
+    photos = {row[:2]: row[2] for row in _model_rows(evidence, "gtsrb")}
+    both = [
+        (name, changes, [*cells, photos.get((name, changes), [None] * 3)[1]])
+        for name, changes, cells in rows
+        if (name, changes, cells) in shown
+    ]
+    return _models_table(evidence, both, "photos, mid2rest")
 
 
 def _model_rows(evidence: Evidence, dataset: str = "emoji") -> list[Row]:
@@ -170,10 +176,11 @@ def _model_rows(evidence: Evidence, dataset: str = "emoji") -> list[Row]:
     return sorted(rows, key=lambda row: (row[2].count(None), -_mean_of_cells(row[2])))
 
 
-def _models_table(evidence: Evidence, rows: Sequence[Row]) -> str:
-    headings = ["model", "parameters", *(s.value for s in TRANSFER), "training step", "inference"]
-    means = (_best_published("emoji", scenario) for scenario in TRANSFER)
-    best = ["*best published mean*", NONE, *means, NONE, NONE]
+def _models_table(evidence: Evidence, rows: Sequence[Row], *further: str) -> str:
+    columns = [*(s.value for s in TRANSFER), *further]
+    headings = ["model", "parameters", *columns, "training step", "inference"]
+    means = [_best_published("emoji", scenario) for scenario in TRANSFER]
+    best = ["*best published mean*", NONE, *means, *(NONE for _ in further), NONE, NONE]
     return markdown_table(headings, [*(_model_row(evidence, *row) for row in rows), best])
 
 
