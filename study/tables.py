@@ -46,6 +46,7 @@ Row = tuple[str, str, list[Any]]
 """A model, the changes of its training, and its cells of the three transfer scenarios."""
 
 HEADLINE = ("standard", "pixel_pool", "scale_channels")
+SCALE_CHANNELS = ("deep_channels", "scale_channels")
 PHOTOS = ("standard", "hermite", "deep_channels")
 NUM_HIGHLIGHTS = 5
 BACKBONE = {
@@ -255,22 +256,25 @@ def others(evidence: Evidence) -> str:
 
 
 def transfer(evidence: Evidence) -> str:
-    """Every cell of scale_channels, beside standard and the best published one."""
+    """Every cell of both models with scale channels, beside standard and the best published one."""
     rows = []
     for dataset in evidence.datasets:
-        everywhere = evidence.cell(dataset, Scenario.ALL_TO_ALL, "scale_channels")
         for scenario in TRANSFER:
-            cell = evidence.cell(dataset, scenario, "scale_channels")
-            if cell is not None:
-                each = ", ".join(percent(value) for value in cell["accuracies"])
+            cells = [evidence.cell(dataset, scenario, model) for model in SCALE_CHANNELS]
+            if any(cells):
                 nine = published_nine(dataset, scenario)
                 best = f"{percent(nine['mean'][0])}, `{nine['model'][0]}`" if len(nine) else NONE
-                bound = NONE if everywhere is None else percent(everywhere["mean"])
                 plain = percent(evidence.mean(dataset, scenario, "standard"))
-                own = percent(cell["mean"]), each, bound
-                rows.append([dataset, scenario.value, *own, plain, best])
-    headings = ["dataset", "scenario", "mean", "all seeds", "trained on all sizes"]
-    return markdown_table([*headings, "`standard`", "best published mean"], rows)
+                rows.append([dataset, scenario.value, *map(_all_seeds, cells), plain, best])
+    names = [f"`{model}`" for model in (*SCALE_CHANNELS, "standard")]
+    return markdown_table(["dataset", "scenario", *names, "best published mean"], rows)
+
+
+def _all_seeds(cell: Mapping[str, Any] | None) -> str:
+    if cell is None:
+        return NONE
+    each = ", ".join(percent(value) for value in cell["accuracies"])
+    return f"{percent(cell['mean'])} ({each})" if cell["runs"] > 1 else each
 
 
 def quickness(evidence: Evidence) -> str:
