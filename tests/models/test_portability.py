@@ -7,16 +7,16 @@ which keeps eight bits.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, distributed, nn
-from torch.multiprocessing.spawn import start_processes
+from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from equiscale.models import VARIANTS, Classifier, create_model, list_models, model_card
 
@@ -32,7 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PROCESSES = 2
-PATIENCE = 200
+PATIENCE = 90
 MODELS = [name for name in list_models() if name not in VARIANTS]
 FAST = ("pixel_pool", "scale_channels")
 ALIKE = ("standard", "disco", "slice_pool", "energy_pool")
@@ -132,14 +132,10 @@ def test_two_processes_give_the_gradients_of_one(
 ) -> None:
     """Every model through DistributedDataParallel on two gloo processes, in one launch."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)
-    processes = start_processes(_train_share, (str(tmp_path),), nprocs=PROCESSES, join=False)
-    deadline = time.monotonic() + PATIENCE
     try:
-        while not processes.join(timeout=1):  # raises what a process raised
-            assert time.monotonic() < deadline, f"no answer of gloo for {PATIENCE} seconds"
-    finally:
-        for process in processes.processes:
-            process.kill()
+        start_processes(_train_share, (str(tmp_path),), nprocs=PROCESSES)
+    except ProcessException:  # once, on a busy machine, gloo never answered: it gets a second try
+        start_processes(_train_share, (str(tmp_path), "again"), nprocs=PROCESSES)
     for name in MODELS:
         found = torch.load(tmp_path / f"{name}.pt", weights_only=True)
         model, x = build(name)
@@ -167,10 +163,11 @@ def share_loss(model: nn.Module, share: Tensor) -> Tensor:
     return loss
 
 
-def _train_share(rank: int, folder: str) -> None:
+def _train_share(rank: int, folder: str, attempt: str = "first") -> None:
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=PROCESSES
+        "gloo", init_method=f"file://{folder}/{attempt}", rank=rank, world_size=PROCESSES
     )
     for name in MODELS:
         model, x = build(name)
