@@ -21,6 +21,7 @@ from equiscale.core.errors import SourceError, TooFewInstancesError
 from equiscale.core.spec import OBJECT_SIZES
 from equiscale.data.catalog import CARDS
 from equiscale.data.schema import StirArrays
+from study.gtsrb_part import copy_part
 
 IDS = (1, 2, 4, 5, 9, 11, 12, 13, 14, 18, 23, 25, 26, 28, 35, 38)
 NAMES = dict(zip(IDS, CARDS["gtsrb"].class_names, strict=True))
@@ -105,6 +106,17 @@ def zipped(intact: Path, tmp_path: Path) -> Path:
     with zipfile.ZipFile(directory / "GTSRB_Final_Test_GT.zip", "w") as archive:
         archive.write(images / "GT-final_test.csv", "GT-final_test.csv")
     return directory
+
+
+def test_a_part_has_the_listed_photos_and_their_rows(intact: Path, tmp_path: Path) -> None:
+    listed = [path.relative_to(intact).as_posix() for path in sorted(intact.rglob("*.ppm"))]
+    wanted = [photo for photo in listed if f"/{UNWANTED:05}/" not in photo]
+    copy_part(intact, tmp_path / "part", wanted[1:])
+    found = (tmp_path / "part").rglob("*.ppm")
+    assert sorted(path.relative_to(tmp_path / "part").as_posix() for path in found) == wanted[1:]
+    table = "Final_Test/Images/GT-final_test.csv"
+    before, after = ((root / table).read_text().split() for root in (intact, tmp_path / "part"))
+    assert [row for row in before if not row.startswith(Path(wanted[0]).name)] == after
 
 
 @pytest.fixture(scope="module")

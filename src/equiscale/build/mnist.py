@@ -55,10 +55,10 @@ def render_smooth(source: Images, object_size: int, left: int, top: int, canvas:
     """
     transform = import_extra("skimage.transform", "scikit-image")
     board: npt.NDArray[np.float64] = np.zeros((canvas, canvas))
-    too_fine = max(0, SOURCE_SIZE / object_size - 1) / 2
-    antialiased = _blur(source.astype(np.float64), too_fine, border="mirror")
+    sigma = max(0, SOURCE_SIZE / object_size - 1) / 2  # as skimage's antialiasing
+    reduced = _blur(source.astype(np.float64), sigma, border="mirror")
     side = (object_size, object_size)
-    resampled = transform.resize(antialiased, side, order=3, anti_aliasing=False, clip=False)
+    resampled = transform.resize(reduced, side, order=3, anti_aliasing=False, clip=False)
     resampled = resampled.clip(source.min(), source.max())
     cut = max(object_size - canvas, 0) // 2
     board[top : top + object_size, left : left + object_size] = resampled[

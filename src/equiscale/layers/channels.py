@@ -378,7 +378,7 @@ class ScaleChannels(Wrapper):
         canvas: As for `RescaledViews`.
         train_views: Random views to train with, bilinear and surrounded by the repeated border.
             `dropout` then has no meaning, and `interpolation`, `blur` and `canvas` only at
-            inference. With `pool="logsumexp"` they train well on photos.
+            inference. They are meant for photos, with `pool="logsumexp"`.
 
     Raises:
         OptionError: An option does not exist or has no meaning.

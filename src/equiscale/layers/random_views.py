@@ -87,21 +87,17 @@ class RandomViews(nn.Module):
         light = self.light * torch.randn(count, 1, 1, 1)
         light = light + self.colour * torch.randn(count, channels, 1, 1)
         x = x * light.exp().to(x)
-        lowest = (1 - self.window) * torch.rand(count)
+        lowest = (1 - self.window) * torch.rand(count).to(x.device)
         views = []
         for part in range(self.draws):
-            chances = torch.rand(5, count)
+            chances = torch.rand(5, count).to(x.device)
             place = lowest + self.window * (part + chances[0]) / self.draws
             factor = self.train_range[0] ** (1 - place) * self.train_range[1] ** place
             width = 1 + (self.enlarged / factor.clamp_min(1) - 1).clamp_min(0) * chances[1]
             stretch = (self.stretch * (2 * chances[2] - 1)).exp()
             sides = zip(x.shape[2:], (factor * stretch, factor / stretch), chances[3:], strict=True)
             down, across = (
-                resizing_matrices(
-                    *(side, side, times.to(x.device)),
-                    ((side - times * side) * chance).to(x.device),
-                    width.to(x.device),
-                )
+                resizing_matrices(side, side, times, (side - times * side) * chance, width)
                 for side, times, chance in sides
             )
             views.append(apply_matrices(x, down[:, None], across[:, None]))
